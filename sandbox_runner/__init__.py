@@ -1,0 +1,1 @@
+"""Runs untrusted Python, isolated, fast, and with every wait bounded."""
