@@ -1,0 +1,144 @@
+"""Groups of trajectories for a batch of prompts.
+
+The training loop is synchronous; everything below is asyncio. A collector owns
+one event loop in one thread, in which all episodes of a step run at once, each
+admitted by the scheduler, its calls sent the moment a turn ends and its answer
+graded the moment it ends.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+import concurrent.futures
+import threading
+import time
+from typing import Any
+
+from rstar2_jax import types
+from rstar2_jax.rollout import episode
+from rstar2_jax.rollout import scheduler as scheduler_lib
+from rstar2_jax.rollout import seeds
+from rstar2_jax.rollout import tool_client
+
+
+class Collector:
+  """Runs groups of episodes; one at a time, from any thread."""
+
+  def __init__(
+      self,
+      *,
+      tokenizer: Any,
+      servers: Sequence[scheduler_lib.Server],
+      tools: tool_client.SandboxClient,
+      grade: Callable[[types.Trajectory], types.Trajectory],
+  ):
+    """Takes the parts; owns none of them but its own thread.
+
+    Args:
+      tokenizer: a chat.tokenizer.Tokenizer.
+      servers: rollout servers.
+      tools: client of the sandbox runners.
+      grade: sets the reward of a finished trajectory; fast and pure.
+    """
+    self._tokenizer = tokenizer
+    self._tools = tools
+    self._grade = grade
+    self.scheduler = scheduler_lib.Scheduler(servers)
+    self._loop = asyncio.new_event_loop()
+    self._thread = threading.Thread(
+        target=self._loop.run_forever, name="rollout", daemon=True)
+    self._thread.start()
+
+  def collect(
+      self,
+      prompts: Sequence[types.Prompt],
+      *,
+      group_size: int,
+      limits: episode.Limits,
+      seed_parts: tuple[int | str, ...],
+      timeout_s: float,
+      on_done: Callable[[types.Trajectory], None] = lambda _: None,
+  ) -> list[types.TrajectoryGroup]:
+    """Samples and grades `group_size` trajectories for each prompt.
+
+    Args:
+      prompts: P problems.
+      group_size: G, trajectories per prompt.
+      limits: budgets and sampling parameters of each.
+      seed_parts: identity of this collection, e.g. (seed, "train", step).
+      timeout_s: deadline of the whole; what is not done then is masked out.
+      on_done: called in the rollout thread after each trajectory.
+
+    Returns:
+      P groups in the order of `prompts`, G trajectories each in order of
+      sample, whatever order they ended in.
+    """
+    return self.run(self._collect(
+        prompts, group_size, limits, seed_parts, timeout_s, on_done))
+
+  def run(self, coroutine: Coroutine) -> Any:
+    """Runs a coroutine in the rollout thread and waits for it."""
+    future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+    try:
+      return future.result()
+    except (KeyboardInterrupt, concurrent.futures.CancelledError):
+      future.cancel()
+      raise
+
+  def close(self) -> None:
+    """Closes the tool connections and ends the thread."""
+    self.run(self._tools.close())
+    for server in self.scheduler.servers:
+      self.run(server.client.close())
+    self._loop.call_soon_threadsafe(self._loop.stop)
+    self._thread.join(timeout=5)
+
+  async def _collect(
+      self, prompts, group_size, limits, seed_parts, timeout_s, on_done
+  ) -> list[types.TrajectoryGroup]:
+    deadline_s = time.monotonic() + timeout_s
+    collection = f"{seeds.derive(*seed_parts):08x}"
+    tasks = []
+    for p, prompt in enumerate(prompts):
+      prompt_ids = self._tokenizer.render_prompt(prompt.problem)
+      tasks += [
+          asyncio.ensure_future(self._episode(
+              prompt, sample, prompt_ids, limits, seed_parts,
+              f"{collection}-{p:06d}-{sample:04d}", deadline_s, on_done))
+          for sample in range(group_size)]
+    try:
+      trajectories = await asyncio.gather(*tasks)
+    except BaseException:
+      for task in tasks:
+        task.cancel()
+      raise
+    return [
+        types.TrajectoryGroup(
+            prompt=prompt,
+            trajectories=tuple(
+                trajectories[p * group_size:(p + 1) * group_size]))
+        for p, prompt in enumerate(prompts)]
+
+  async def _episode(
+      self, prompt, sample, prompt_ids, limits, seed_parts, rid, deadline_s,
+      on_done,
+  ) -> types.Trajectory:
+    worst_case = min(
+        limits.max_seq_len, len(prompt_ids) + limits.max_response_tokens)
+    try:
+      async with asyncio.timeout(deadline_s - time.monotonic()):
+        async with self.scheduler.admit(worst_case) as server:
+          trajectory = await episode.run(
+              prompt, sample, prompt_ids=prompt_ids,
+              tokenizer=self._tokenizer, sampler=server.client,
+              tools=self._tools, limits=limits, rid=rid,
+              seed_of_turn=lambda turn: seeds.derive(
+                  *seed_parts, prompt.id, sample, turn))
+    except TimeoutError:
+      trajectory = types.Trajectory(
+          prompt=prompt, sample=sample, spans=(types.Span(
+              token_ids=tuple(prompt_ids), source=types.Source.PROMPT),),
+          stop_reason=types.StopReason.INFRA_ERROR)
+    if not trajectory.is_masked_out:
+      trajectory = self._grade(trajectory)
+    on_done(trajectory)
+    return trajectory

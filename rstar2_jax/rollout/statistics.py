@@ -1,0 +1,86 @@
+"""What a batch of trajectories looks like, before any selection.
+
+Shares and means are over all graded trajectories; those that our own
+infrastructure broke are counted apart and enter nothing else. Tool-error
+ratios are erroneous calls over calls, from typed results (P20).
+"""
+
+import collections
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from rstar2_jax import types
+
+
+def summarize(trajectories: Sequence[types.Trajectory]) -> dict[str, float]:
+  """Metrics of trajectories, by name without a group prefix.
+
+  Args:
+    trajectories: any number, graded but for the masked-out ones.
+
+  Returns:
+    Means (`reward`, `response_tokens`, `turns`, `tool_calls`), ratios
+    (`tool_error_ratio` and the same in correct and incorrect trajectories,
+    `truncated`, `stop/REASON`, `tool_status/STATUS`) and counts
+    (`trajectories`, `masked_out`, `sampled_tokens`). A mean over nothing is
+    left out, not zero.
+  """
+  graded = [t for t in trajectories if not t.is_masked_out]
+  metrics = {
+      "trajectories": float(len(trajectories)),
+      "masked_out": float(len(trajectories) - len(graded)),
+      "sampled_tokens": float(sum(t.num_sampled_tokens for t in trajectories)),
+  }
+  if not graded:
+    return metrics
+  metrics |= {
+      "reward": _mean(t.reward for t in graded),
+      "response_tokens": _mean(t.num_response_tokens for t in graded),
+      "turns": _mean(t.num_turns for t in graded),
+      "tool_calls": _mean(len(t.tool_calls) for t in graded),
+      "truncated": _mean(
+          t.stop_reason is types.StopReason.MAX_TOKENS for t in graded),
+      "tool_wall_ms": _mean(
+          r.wall_ms for t in graded for r in t.tool_results),
+  }
+  metrics |= _ratio("tool_error_ratio", graded)
+  metrics |= _ratio("tool_error_ratio_correct",
+                    [t for t in graded if t.reward > 0])
+  metrics |= _ratio("tool_error_ratio_incorrect",
+                    [t for t in graded if t.reward <= 0])
+  metrics |= _shares("stop", [t.stop_reason for t in trajectories])
+  metrics |= _shares(
+      "tool_status", [r.status for t in graded for r in t.tool_results])
+  return metrics
+
+
+def by_source(trajectories: Iterable[types.Trajectory]) -> dict[str, float]:
+  """Mean reward for each `prompt.source`, of graded trajectories."""
+  rewards = collections.defaultdict(list)
+  for t in trajectories:
+    if not t.is_masked_out:
+      rewards[t.prompt.source or "all"].append(t.reward)
+  return {name: float(np.mean(r)) for name, r in sorted(rewards.items())}
+
+
+def _mean(values: Iterable[float]) -> float:
+  array = np.fromiter((float(v) for v in values), np.float64)
+  return float(array.mean()) if array.size else 0.0
+
+
+def _ratio(
+    name: str, trajectories: Sequence[types.Trajectory]
+) -> dict[str, float]:
+  """Erroneous calls over calls; nothing where no call was made."""
+  statuses = [r.status for t in trajectories for r in t.tool_results
+              if not r.status.is_infra_error]
+  if not statuses:
+    return {}
+  return {name: float(np.mean([s.is_policy_error for s in statuses]))}
+
+
+def _shares(prefix: str, values: Sequence[str]) -> dict[str, float]:
+  counts = collections.Counter(values)
+  return {f"{prefix}/{value}": n / len(values)
+          for value, n in sorted(counts.items())}
