@@ -1,0 +1,141 @@
+"""Starts a sandbox runner: `python -m sandbox_runner --port=8088`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import os
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+
+import uvloop
+
+from sandbox_runner import diagnosis
+from sandbox_runner import pool as pool_lib
+from sandbox_runner import protocol
+from sandbox_runner import rootfs
+from sandbox_runner import scheduler as scheduler_lib
+from sandbox_runner import server
+from sandbox_runner import slot_link
+
+_EXIT_BAD_INPUT = 2
+
+
+def _parse(argv: list[str]) -> argparse.Namespace:
+  parser = argparse.ArgumentParser(
+      prog='python -m sandbox_runner', description=__doc__, allow_abbrev=False
+  )
+  add = parser.add_argument
+  add('--host', default='127.0.0.1', help='address to listen on')
+  add('--port', type=int, default=8088, help='TCP port; 0 picks a free one')
+  add('--isolation', choices=list(protocol.Isolation), default='namespaces',
+      help='what contains a call; never less than asked')
+  add('--max_running', type=int, default=2 * (os.cpu_count() or 1),
+      help='calls that run at a time; default is 2 per core')
+  add('--max_queued', type=int, default=50_000, help='calls that may wait')
+  add('--max_queued_mb', type=int, default=512,
+      help='megabytes of source and stdin that may wait')
+  add('--deadline_s', type=float, default=600.0,
+      help='seconds a call may wait that names no deadline itself')
+  add('--max_output_mb', type=float, default=4.0,
+      help='megabytes per stream after which a program is killed')
+  add('--exit_with_parent', action='store_true',
+      help='end when the process that started this one ends')
+  add('--node', default=socket.gethostname(), help='name shown in results')
+  options = parser.parse_args(argv)
+  for name in ('max_running', 'max_queued', 'max_queued_mb', 'deadline_s',
+               'max_output_mb'):
+    if getattr(options, name) <= 0:
+      parser.error(f'--{name} must be greater than 0')
+  if not 0 <= options.port <= 65535:
+    parser.error(f'--port={options.port} is not in [0, 65535]')
+  return options
+
+
+def main(argv: list[str]) -> int:
+  """Runs until a signal. Returns the exit code."""
+  options = _parse(argv)
+  logging.basicConfig(format='sandbox_runner: %(message)s')
+  try:
+    rootfs.check_interpreter(rootfs.current_interpreter())
+    sock = server.listen(options.host, options.port, reuse_port=False)
+  except (ValueError, OSError) as e:
+    where = f'{options.host}:{options.port}: ' if isinstance(e, OSError) else ''
+    return _fail(f'{where}{getattr(e, "strerror", None) or e}')
+  workspace = tempfile.mkdtemp(prefix='sandbox_runner-')
+  os.chmod(workspace, 0o1777)
+  try:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+      return runner.run(_run(options, sock, workspace))
+  finally:
+    shutil.rmtree(workspace, ignore_errors=True)
+
+
+def _fail(message: str) -> int:
+  print(f'sandbox_runner: {message}', file=sys.stderr, flush=True)
+  return _EXIT_BAD_INPUT
+
+
+async def _run(
+    options: argparse.Namespace, sock: socket.socket, workspace: str
+) -> int:
+  stop = _stop_event(options.exit_with_parent)
+  pool = pool_lib.Pool(
+      isolation=options.isolation,
+      workspace=workspace,
+      output_limits=slot_link.OutputLimits(
+          max_bytes=int(options.max_output_mb * (1 << 20))
+      ),
+  )
+  scheduler = scheduler_lib.Scheduler(
+      pool,
+      max_running=options.max_running,
+      limits=scheduler_lib.QueueLimits(
+          options.max_queued, options.max_queued_mb << 20, options.deadline_s
+      ),
+      node=options.node,
+  )
+  try:
+    result = await server.run_canary(scheduler)
+    if result.status is not protocol.Status.SUCCESS:
+      return _fail(diagnosis.explain(options.isolation, result))
+    runner = await server.serve(server.make_app(scheduler), sock)
+    host, port = sock.getsockname()[:2]
+    shown = f'[{host}]' if ':' in host else host
+    if options.isolation == protocol.Isolation.NONE:
+      logging.warning('isolation=none: programs can read and change what '
+                      'this user can')
+    print(
+        f'sandbox_runner ready at http://{shown}:{port} '
+        f'isolation={options.isolation}', flush=True,
+    )
+    warming = asyncio.ensure_future(server.warm(pool, ('numpy', 'full')))
+    await stop.wait()
+    warming.cancel()
+    await runner.cleanup()
+    return 0
+  finally:
+    await pool.close()
+
+
+def _stop_event(exit_with_parent: bool) -> asyncio.Event:
+  stop = asyncio.Event()
+  loop = asyncio.get_running_loop()
+  for number in (signal.SIGINT, signal.SIGTERM):
+    loop.add_signal_handler(number, stop.set)
+  if exit_with_parent:
+    # Not PDEATHSIG: that follows the parent's thread, which may end earlier.
+    parent = os.getppid()
+    try:
+      loop.add_reader(os.pidfd_open(parent), stop.set)
+    except ProcessLookupError:
+      stop.set()
+  return stop
+
+
+if __name__ == '__main__':
+  sys.exit(main(sys.argv[1:]))
