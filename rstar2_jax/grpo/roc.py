@@ -32,6 +32,9 @@ def drop_constant(
   Returns:
     The groups with at least two different rewards, in order, without
     masked-out trajectories.
+
+  Raises:
+    ValueError: a trajectory has not been graded.
   """
   return [group for group in map(_without_masked, groups)
           if len(set(group.rewards.tolist())) > 1]
@@ -68,7 +71,7 @@ def resample(
     that has exactly K is kept whole.
 
   Raises:
-    ValueError: unknown mode.
+    ValueError: unknown mode, or a trajectory has not been graded.
   """
   if mode not in ("paper", "release"):
     raise ValueError(f"roc mode {mode!r}: must be 'paper' or 'release'")
@@ -194,4 +197,8 @@ def _lowest(
 
 def _without_masked(group: types.TrajectoryGroup) -> types.TrajectoryGroup:
   kept = tuple(t for t in group.trajectories if not t.is_masked_out)
+  for trajectory in kept:
+    if trajectory.reward is None:
+      raise ValueError(f"trajectory {group.prompt.id}/{trajectory.sample} has"
+                       " no reward; grade groups before resampling them")
   return dataclasses.replace(group, trajectories=kept)

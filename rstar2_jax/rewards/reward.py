@@ -1,0 +1,38 @@
+"""Outcome reward of trajectories (paper, Eq. 3): 1 if right, else 0.
+
+Only the last turn's text is read, never a tool's. A trajectory that was cut
+off has no final answer and gets 0 (paper, section 4.3.1). One that our
+infrastructure spoiled gets no reward at all: it leaves its group.
+"""
+
+from collections.abc import Sequence
+import dataclasses
+
+from rstar2_jax import types
+from rstar2_jax.rewards import grading
+
+
+def grade(trajectory: types.Trajectory) -> types.Trajectory:
+  """The trajectory with its reward.
+
+  Args:
+    trajectory: its prompt's answer is an integer in plain digits.
+
+  Returns:
+    A copy whose reward is 1.0 or 0.0, or None where it is masked out.
+  """
+  if trajectory.is_masked_out:
+    return dataclasses.replace(trajectory, reward=None)
+  is_right = (
+      trajectory.stop_reason is types.StopReason.ANSWERED
+      and grading.grade(trajectory.turn_texts[-1], trajectory.prompt.answer))
+  return dataclasses.replace(trajectory, reward=float(is_right))
+
+
+def grade_groups(
+    groups: Sequence[types.TrajectoryGroup],
+) -> list[types.TrajectoryGroup]:
+  """Groups with every trajectory graded."""
+  return [dataclasses.replace(
+      group, trajectories=tuple(grade(t) for t in group.trajectories))
+          for group in groups]
