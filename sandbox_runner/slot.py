@@ -36,7 +36,6 @@ _OPEN_FILES = 256
 # before the first; memory can grow by some 100 MB between two.
 _FIRST_LOOK_S = 0.02
 _LOOK_EVERY_S = 0.025
-_REASON_NAMES = ('none', 'wall', 'cpu', 'memory', 'cancel')
 
 
 class Containment(Protocol):
@@ -221,6 +220,7 @@ def _run_spare(slot: Slot, phase_write: int) -> None:
     os.setsid()
     _arrange_descriptors(slot, phase_write)
     slot._containment.enter_call()
+    harness.open_streams()
     code = _run_call(slot)
   finally:
     os._exit(code)
@@ -251,13 +251,11 @@ def _run_call(slot: Slot) -> int:
   if call.session:
     os.set_inheritable(fds[0], False)
     os.close(_SOCKET_FD)
-    harness.open_streams()
     harness.reseed(call.seed)
     os.write(_PHASE_FD, wire.COMPILED)
     os.close(_PHASE_FD)
     return cells.serve(socket.socket(fileno=fds[0]), slot._shared)
   os.close(_SOCKET_FD)
-  harness.open_streams()
   program = harness.compile_program(source)
   os.write(_PHASE_FD, wire.COMPILED if program else wire.NOT_COMPILED)
   os.close(_PHASE_FD)

@@ -16,6 +16,7 @@ import mmap
 import os
 import random
 import signal
+import site
 import socket
 import sys
 import traceback
@@ -118,6 +119,8 @@ def _prepare(options: dict) -> None:
   sys.path[:] = [p for p in sys.path if p != options['source_root']]
   sys.path += site_packages
   sys.dont_write_bytecode = True
+  site.setquit()  # exit() and quit(), which -S leaves out
+  site.sethelper()
   _import_and_warm(options['tier'])
   threads = len(os.listdir('/proc/self/task'))
   if threads != 1:
