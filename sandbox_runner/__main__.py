@@ -43,6 +43,8 @@ def _parse(argv: list[str]) -> argparse.Namespace:
       help='seconds a call may wait that names no deadline itself')
   add('--max_output_mb', type=float, default=4.0,
       help='megabytes per stream after which a program is killed')
+  add('--max_sessions', type=int, default=256,
+      help='sessions that may be open')
   add('--exit_with_parent', action='store_true',
       help='end when the process that started this one ends')
   add('--node', default=socket.gethostname(), help='name shown in results')
@@ -103,7 +105,7 @@ async def _run(
     result = await server.run_canary(scheduler)
     if result.status is not protocol.Status.SUCCESS:
       return _fail(diagnosis.explain(options.isolation, result))
-    runner = await server.serve(server.make_app(scheduler), sock)
+    runner = await server.serve(server.make_app(scheduler, max_sessions=options.max_sessions), sock)
     host, port = sock.getsockname()[:2]
     shown = f'[{host}]' if ':' in host else host
     if options.isolation == protocol.Isolation.NONE:

@@ -27,6 +27,7 @@ def serve(link: socket.socket, shared: mmap.mmap) -> int:
   link.close()
   link = socket.socket(fileno=_SOCKET_FD)
   main = harness.new_main()
+  pid = os.getpid()
   count = 0
   link.send(REPLY.pack(0, 1, 0, 0.0))
   while True:
@@ -34,17 +35,26 @@ def serve(link: socket.socket, shared: mmap.mmap) -> int:
     if source is None:
       return harness.finish(0)
     count += 1
-    link.send(_run_cell(source, f'cell {count}', main.__dict__, shared))
+    reply = _run_cell(source, f'cell {count}', main.__dict__, shared)
+    if os.getpid() != pid:  # a fork of the program that ran to the cell's end
+      os._exit(REPLY.unpack_from(reply)[0])
+    link.send(reply)
 
 
 def _receive_source(link: socket.socket) -> bytes | None:
-  packet, fds, _, _ = socket.recv_fds(link, wire.MAX_PACKET_BYTES, 1)
+  packet, fds, _, _ = socket.recv_fds(link, wire.MAX_PACKET_BYTES, 2)
   if not packet:
     return None
-  if fds:
-    with open(fds[0], 'rb') as file:
-      return file.read()
-  return packet[1:]
+  fds = list(fds)
+  source = packet[1:]
+  if packet[0] & wire.CELL_CODE_FD:
+    with open(fds.pop(0), 'rb') as file:
+      source = file.read()
+  stdin = fds[0] if fds else os.open('/dev/null', os.O_RDONLY)
+  os.dup2(stdin, 0)
+  os.close(stdin)
+  harness.open_stdin()
+  return source
 
 
 def _run_cell(

@@ -37,10 +37,7 @@ def open_streams() -> None:
   Unbuffered, because a program that runs into its time limit is killed with
   whatever its buffers hold.
   """
-  sys.stdin = io.TextIOWrapper(
-      io.BufferedReader(io.FileIO(0, closefd=False)), encoding='utf-8',
-      errors='surrogateescape',
-  )
+  open_stdin()
   sys.stdout = io.TextIOWrapper(
       io.FileIO(1, 'w', closefd=False), encoding='utf-8', write_through=True,
       errors='surrogateescape',
@@ -49,10 +46,17 @@ def open_streams() -> None:
       io.FileIO(2, 'w', closefd=False), encoding='utf-8', write_through=True,
       errors='backslashreplace',
   )
-  sys.stdin.mode, sys.stdout.mode, sys.stderr.mode = 'r', 'w', 'w'
-  sys.__stdin__, sys.__stdout__, sys.__stderr__ = (
-      sys.stdin, sys.stdout, sys.stderr,
+  sys.stdout.mode = sys.stderr.mode = 'w'
+  sys.__stdout__, sys.__stderr__ = sys.stdout, sys.stderr
+
+
+def open_stdin() -> None:
+  """Python's stdin over what descriptor 0 is now."""
+  sys.stdin = sys.__stdin__ = io.TextIOWrapper(
+      io.BufferedReader(io.FileIO(0, closefd=False)), encoding='utf-8',
+      errors='surrogateescape',
   )
+  sys.stdin.mode = 'r'
 
 
 def reseed(seed: int | None) -> None:

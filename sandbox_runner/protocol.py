@@ -171,6 +171,8 @@ class ExecuteResult:
     node: which server ran it.
     message: one line for people; the reason for an infrastructure error.
     request_id: from the request.
+    session_lost: for a cell: its session is gone, with all its state; a
+      client that wants to go on makes a new one and replays its cells.
   """
 
   status: Status
@@ -193,6 +195,7 @@ class ExecuteResult:
   node: str = ''
   message: str = ''
   request_id: str = ''
+  session_lost: bool = False
 
   def to_json(self) -> dict[str, Any]:
     """The result as a JSON object with every field."""
@@ -210,6 +213,41 @@ class ExecuteResult:
     known = {f.name for f in dataclasses.fields(cls)}
     fields = {k: v for k, v in body.items() if k in known}
     return cls(**fields | {'status': Status(body['status'])})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SessionRequest:
+  """A stateful interpreter to be made; its cells are ExecuteRequests.
+
+  Attributes:
+    tier: what to preload.
+    memory_mb: memory of all its processes over the tier's base.
+    idle_ttl_s: it is deleted after so many seconds without a cell.
+    seed: seeds random and numpy.random once, or None.
+    tenant: fairness key.
+  """
+
+  tier: Tier = Tier.FULL
+  memory_mb: int = 1024
+  idle_ttl_s: float = 600.0
+  seed: int | None = None
+  tenant: str = ''
+
+  def to_json(self) -> dict[str, Any]:
+    """The request as a JSON object; fields at their default are left out."""
+    return _sparse_json(self)
+
+  @classmethod
+  def from_json(cls, body: Any) -> SessionRequest:
+    """Reads a decoded JSON object. Raises InvalidRequest naming the field."""
+    fields = _check_object(body, cls)
+    return cls(
+        tier=_choice(fields, 'tier', Tier) or Tier.FULL,
+        memory_mb=_integer(fields, 'memory_mb', 1024, 16, MAX_MEMORY_MB),
+        idle_ttl_s=_number(fields, 'idle_ttl_s', 600.0, 1e-3, 86400.0),
+        seed=_integer(fields, 'seed', None, 0, 2**63 - 1),
+        tenant=_string(fields, 'tenant', 256, default=''),
+    )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

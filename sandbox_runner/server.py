@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
-import json
 import os
 import socket
 from typing import Any
 
 from aiohttp import web
 
+from sandbox_runner import answers
 from sandbox_runner import pool as pool_lib
 from sandbox_runner import protocol
-from sandbox_runner import results
 from sandbox_runner import scheduler as scheduler_lib
+from sandbox_runner import session_routes
+from sandbox_runner import sessions as sessions_lib
 
 Status = protocol.Status
 SCHEDULER = web.AppKey('scheduler', scheduler_lib.Scheduler)
@@ -23,42 +23,6 @@ _MAX_BODY_BYTES = 64 << 20
 _CANARY = protocol.ExecuteRequest(
     code='print(6 * 7)', timeout_s=10.0, tenant='(canary)'
 )
-# Whoever sent the request can tell by the code alone whether to retry.
-_HTTP_CODES = {
-    Status.QUEUE_TIMEOUT: 429,
-    Status.SANDBOX_UNAVAILABLE: 503,
-    Status.INVALID_REQUEST: 422,
-}
-
-
-def json_answer(body: Any, status: int = 200, **kwargs: Any) -> web.Response:
-  """A JSON response."""
-  return web.Response(
-      body=json.dumps(body).encode('utf-8', 'replace'), status=status,
-      content_type='application/json', **kwargs,
-  )
-
-
-def _answer(result: protocol.ExecuteResult) -> web.Response:
-  code = _HTTP_CODES.get(result.status, 200)
-  headers = {'Retry-After': '1'} if code in (429, 503) else None
-  return json_answer(result.to_json(), code, headers=headers)
-
-
-def invalid(error: protocol.InvalidRequest, request_id: str = '') -> (
-    protocol.ExecuteResult
-):
-  """The answer to a request that breaks the schema."""
-  return results.refusal(
-      Status.INVALID_REQUEST, str(error), request_id=request_id
-  )
-
-
-def tenant_of(request: web.Request, named: str) -> str:
-  """Who shares a turn: whom the request names, else its connection's peer."""
-  return named or request.remote or ''
-
-
 async def execute(request: web.Request) -> web.Response:
   """POST /v1/execute."""
   try:
@@ -66,9 +30,11 @@ async def execute(request: web.Request) -> web.Response:
         protocol.decode_json(await request.read())
     )
   except protocol.InvalidRequest as e:
-    return _answer(invalid(e))
-  call = dataclasses.replace(call, tenant=tenant_of(request, call.tenant))
-  return _answer(await request.app[SCHEDULER].execute(call))
+    return answers.result(answers.invalid(e))
+  call = dataclasses.replace(
+      call, tenant=answers.tenant_of(request, call.tenant)
+  )
+  return answers.result(await request.app[SCHEDULER].execute(call))
 
 
 async def execute_batch(request: web.Request) -> web.Response:
@@ -76,36 +42,21 @@ async def execute_batch(request: web.Request) -> web.Response:
   try:
     items = _batch_items(protocol.decode_json(await request.read()))
   except protocol.InvalidRequest as e:
-    return _answer(invalid(e))
+    return answers.result(answers.invalid(e))
   scheduler = request.app[SCHEDULER]
 
   async def run(item: Any) -> dict[str, Any]:
     try:
       call = protocol.ExecuteRequest.from_json(item)
     except protocol.InvalidRequest as e:
-      return invalid(e, _request_id(item)).to_json()
-    call = dataclasses.replace(call, tenant=tenant_of(request, call.tenant))
+      return answers.invalid(e, answers.request_id_of(item)).to_json()
+    call = dataclasses.replace(
+        call, tenant=answers.tenant_of(request, call.tenant)
+    )
     return (await scheduler.execute(call)).to_json()
 
-  answers = await gather([run(item) for item in items])
-  return json_answer({'results': answers})
-
-
-async def gather(coroutines: list) -> list:
-  """Results in order; if cancelled, cancels all and waits for them."""
-  tasks = [asyncio.ensure_future(c) for c in coroutines]
-  try:
-    return await asyncio.gather(*tasks)
-  except BaseException:
-    for task in tasks:
-      task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    raise
-
-
-def _request_id(item: Any) -> str:
-  request_id = item.get('request_id') if isinstance(item, dict) else None
-  return request_id[:256] if isinstance(request_id, str) else ''
+  done = await answers.gather([run(item) for item in items])
+  return answers.json({'results': done})
 
 
 def _batch_items(body: Any) -> list[Any]:
@@ -124,9 +75,9 @@ async def healthz(request: web.Request) -> web.Response:
   result = await run_canary(request.app[SCHEDULER])
   body = {'status': 'ok', 'isolation': result.isolation, 'node': result.node}
   if result.status is Status.SUCCESS and result.stdout == '42\n':
-    return json_answer(body)
+    return answers.json(body)
   body |= {'status': result.status, 'message': result.message}
-  return json_answer(body, 503)
+  return answers.json(body, 503)
 
 
 async def run_canary(
@@ -143,6 +94,7 @@ async def show_metrics(request: web.Request) -> web.Response:
   gauges = {
       'sandbox_running': scheduler.num_running,
       'sandbox_queued': scheduler.num_queued,
+      'sandbox_sessions': len(request.app[session_routes.SESSIONS]),
       'sandbox_expected_wait_seconds': scheduler.expected_wait_s(),
       'sandbox_slots_started': pool.num_slots_started,
       'sandbox_slots_ended': pool.num_slots_died,
@@ -166,22 +118,33 @@ async def _errors_as_results(request: web.Request, handler) -> (
     error = protocol.InvalidRequest(
         '', f'body is larger than {_MAX_BODY_BYTES} bytes'
     )
-    return json_answer(invalid(error).to_json(), 413)
+    return answers.json(answers.invalid(error).to_json(), 413)
 
 
-def make_app(scheduler: scheduler_lib.Scheduler) -> web.Application:
+def make_app(
+    scheduler: scheduler_lib.Scheduler, *, max_sessions: int
+) -> web.Application:
   """The application over a scheduler."""
   app = web.Application(
       client_max_size=_MAX_BODY_BYTES, middlewares=[_errors_as_results]
   )
   app[SCHEDULER] = scheduler
+  app[session_routes.SESSIONS] = sessions_lib.Sessions(
+      scheduler, max_sessions=max_sessions
+  )
+  app.on_cleanup.append(_close_sessions)
   app.add_routes([
       web.post('/v1/execute', execute),
       web.post('/v1/execute_batch', execute_batch),
       web.get('/healthz', healthz),
       web.get('/metrics', show_metrics),
+      *session_routes.routes(),
   ])
   return app
+
+
+async def _close_sessions(app: web.Application) -> None:
+  app[session_routes.SESSIONS].close()
 
 
 def listen(host: str, port: int, *, reuse_port: bool) -> socket.socket:

@@ -36,6 +36,8 @@ _OPEN_FILES = 256
 # before the first; memory can grow by some 100 MB between two.
 _FIRST_LOOK_S = 0.02
 _LOOK_EVERY_S = 0.025
+# A session has no end of its own and is mostly idle.
+_SESSION_LOOK_EVERY_S = 0.2
 
 
 class Containment(Protocol):
@@ -148,6 +150,9 @@ class Slot:
     poll.register(pidfd, select.POLLIN)
     poll.register(self._link, select.POLLIN)
     look = start + _FIRST_LOOK_S
+    look_every = (
+        _LOOK_EVERY_S if wall_s < wire.UNLIMITED_S else _SESSION_LOOK_EVERY_S
+    )
     try:
       while True:
         now = time.monotonic()
@@ -164,7 +169,7 @@ class Slot:
           reason = self._look(pid, cpu_s, memory_bytes)
           if reason:
             return reason
-          look = time.monotonic() + _LOOK_EVERY_S
+          look = time.monotonic() + look_every
     finally:
       os.close(pidfd)
 

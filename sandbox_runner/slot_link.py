@@ -130,11 +130,11 @@ class SlotLink:
     sent = list(fds)
     made: list[int] = []
     if len(source) > wire.MAX_INLINE_BYTES:
-      made.append(_memfd(source))
+      made.append(sealed_file(source))
       call = dataclasses.replace(call, code_fd=True)
       source = b''
     if stdin:
-      made.append(_memfd(stdin))
+      made.append(sealed_file(stdin))
       call = dataclasses.replace(call, stdin_fd=True)
     try:
       packet = [call.pack(), source]
@@ -285,7 +285,7 @@ class SlotLink:
     self._pidfd = self._value_fd = -1
 
 
-def _memfd(data: bytes) -> int:
+def sealed_file(data: bytes) -> int:
   """A sealed file in memory: its reader can neither change nor grow it."""
   fd = os.memfd_create('input', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
   view = memoryview(data)

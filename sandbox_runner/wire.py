@@ -15,6 +15,8 @@ import struct
 # 208 KiB by default.
 MAX_INLINE_BYTES = 64 << 10
 MAX_PACKET_BYTES = 128 << 10
+# Wall and CPU limit of a session, whose cells the supervisor times.
+UNLIMITED_S = 1e9
 
 # Supervisor -> zygote.
 SPAWN = b'P'  # with descriptors: socket, stdout, stderr, value memory
@@ -40,6 +42,10 @@ REASON_WALL = 1
 REASON_CPU = 2
 REASON_MEMORY = 3
 REASON_CANCEL = 4
+
+# First byte of a cell: what comes in descriptors.
+CELL_CODE_FD = 1
+CELL_STDIN_FD = 2
 
 # Value memory: shared by slot, call and supervisor. Written by the call.
 VALUE_HEADER = struct.Struct('<IB')  # length of the value, FLAG_*
