@@ -13,6 +13,7 @@ import sys
 import tempfile
 
 import uvloop
+from aiohttp import web
 
 from sandbox_runner import diagnosis
 from sandbox_runner import pool as pool_lib
@@ -45,12 +46,14 @@ def _parse(argv: list[str]) -> argparse.Namespace:
       help='megabytes per stream after which a program is killed')
   add('--max_sessions', type=int, default=256,
       help='sessions that may be open')
+  add('--foreign_timeout_s', type=float, default=10.0,
+      help='wall limit in seconds on the code-judge and SandboxFusion routes')
   add('--exit_with_parent', action='store_true',
       help='end when the process that started this one ends')
   add('--node', default=socket.gethostname(), help='name shown in results')
   options = parser.parse_args(argv)
   for name in ('max_running', 'max_queued', 'max_queued_mb', 'deadline_s',
-               'max_output_mb'):
+               'max_output_mb', 'max_sessions', 'foreign_timeout_s'):
     if getattr(options, name) <= 0:
       parser.error(f'--{name} must be greater than 0')
   if not 0 <= options.port <= 65535:
@@ -105,7 +108,7 @@ async def _run(
     result = await server.run_canary(scheduler)
     if result.status is not protocol.Status.SUCCESS:
       return _fail(diagnosis.explain(options.isolation, result))
-    runner = await server.serve(server.make_app(scheduler, max_sessions=options.max_sessions), sock)
+    runner = await server.serve(_make_app(options, scheduler), sock)
     host, port = sock.getsockname()[:2]
     shown = f'[{host}]' if ':' in host else host
     if options.isolation == protocol.Isolation.NONE:
@@ -122,6 +125,15 @@ async def _run(
     return 0
   finally:
     await pool.close()
+
+
+def _make_app(
+    options: argparse.Namespace, scheduler: scheduler_lib.Scheduler
+) -> web.Application:
+  return server.make_app(
+      scheduler, max_sessions=options.max_sessions,
+      foreign_timeout_s=options.foreign_timeout_s,
+  )
 
 
 def _stop_event(exit_with_parent: bool) -> asyncio.Event:

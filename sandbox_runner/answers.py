@@ -68,3 +68,15 @@ def request_id_of(item: Any) -> str:
   """The request_id of an item that may break the schema."""
   request_id = item.get('request_id') if isinstance(item, dict) else None
   return request_id[:256] if isinstance(request_id, str) else ''
+
+
+def batch_items(body: Any) -> list[Any]:
+  """The items of {"requests": [...]}. Raises InvalidRequest."""
+  if not isinstance(body, dict) or not isinstance(body.get('requests'), list):
+    raise protocol.InvalidRequest('requests', 'expected an array')
+  items = body['requests']
+  if len(items) > protocol.MAX_BATCH_ITEMS:
+    raise protocol.InvalidRequest(
+        'requests', f'{len(items)} items, limit is {protocol.MAX_BATCH_ITEMS}'
+    )
+  return items

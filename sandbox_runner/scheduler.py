@@ -99,7 +99,7 @@ class Scheduler:
     self.pool = pool
     self.node = node
     self.metrics = metrics.Metrics()
-    self._max_running = max_running
+    self.max_running = max_running
     self._limits = limits
     self._running = 0
     self._queues: dict[str, collections.deque[_Ticket]] = {}
@@ -177,7 +177,7 @@ class Scheduler:
   async def _wait_turn(
       self, tenant: str, num_bytes: int, deadline_s: float | None
   ) -> None:
-    if self._running < self._max_running and not self._num_queued:
+    if self._running < self.max_running and not self._num_queued:
       self._running += 1
       return
     deadline_s = deadline_s or self._limits.deadline_s
@@ -222,7 +222,7 @@ class Scheduler:
 
   def expected_wait_s(self) -> float:
     """Predicted time in the queue of a call that came now."""
-    return self._num_queued * self._service_s / self._max_running
+    return self._num_queued * self._service_s / self.max_running
 
   def _enqueue(self, ticket: _Ticket) -> None:
     queue = self._queues.get(ticket.tenant)
@@ -243,7 +243,7 @@ class Scheduler:
     self._queued_bytes -= ticket.num_bytes
 
   def _dispatch(self) -> None:
-    while self._running < self._max_running and self._rotation:
+    while self._running < self.max_running and self._rotation:
       tenant = self._rotation[0]
       queue = self._queues[tenant]
       self._rotation.rotate(-1)

@@ -10,11 +10,14 @@ from typing import Any
 from aiohttp import web
 
 from sandbox_runner import answers
+from sandbox_runner import code_judge
 from sandbox_runner import pool as pool_lib
 from sandbox_runner import protocol
+from sandbox_runner import sandbox_fusion
 from sandbox_runner import scheduler as scheduler_lib
 from sandbox_runner import session_routes
 from sandbox_runner import sessions as sessions_lib
+from sandbox_runner import verify_routes
 
 Status = protocol.Status
 SCHEDULER = web.AppKey('scheduler', scheduler_lib.Scheduler)
@@ -40,7 +43,7 @@ async def execute(request: web.Request) -> web.Response:
 async def execute_batch(request: web.Request) -> web.Response:
   """POST /v1/execute_batch: {"requests": [...]} -> {"results": [...]}."""
   try:
-    items = _batch_items(protocol.decode_json(await request.read()))
+    items = answers.batch_items(protocol.decode_json(await request.read()))
   except protocol.InvalidRequest as e:
     return answers.result(answers.invalid(e))
   scheduler = request.app[SCHEDULER]
@@ -57,17 +60,6 @@ async def execute_batch(request: web.Request) -> web.Response:
 
   done = await answers.gather([run(item) for item in items])
   return answers.json({'results': done})
-
-
-def _batch_items(body: Any) -> list[Any]:
-  if not isinstance(body, dict) or not isinstance(body.get('requests'), list):
-    raise protocol.InvalidRequest('requests', 'expected an array')
-  items = body['requests']
-  if len(items) > protocol.MAX_BATCH_ITEMS:
-    raise protocol.InvalidRequest(
-        'requests', f'{len(items)} items, limit is {protocol.MAX_BATCH_ITEMS}'
-    )
-  return items
 
 
 async def healthz(request: web.Request) -> web.Response:
@@ -122,9 +114,18 @@ async def _errors_as_results(request: web.Request, handler) -> (
 
 
 def make_app(
-    scheduler: scheduler_lib.Scheduler, *, max_sessions: int
+    scheduler: scheduler_lib.Scheduler,
+    *,
+    max_sessions: int,
+    foreign_timeout_s: float,
 ) -> web.Application:
-  """The application over a scheduler."""
+  """The application over a scheduler.
+
+  Args:
+    scheduler: runs the calls.
+    max_sessions: sessions that may be open.
+    foreign_timeout_s: wall limit where code-judge or SandboxFusion name none.
+  """
   app = web.Application(
       client_max_size=_MAX_BODY_BYTES, middlewares=[_errors_as_results]
   )
@@ -139,6 +140,11 @@ def make_app(
       web.get('/healthz', healthz),
       web.get('/metrics', show_metrics),
       *session_routes.routes(),
+      *verify_routes.routes(scheduler),
+      *code_judge.CodeJudge(scheduler, timeout_s=foreign_timeout_s).routes(),
+      *sandbox_fusion.SandboxFusion(
+          scheduler, timeout_s=foreign_timeout_s
+      ).routes(),
   ])
   return app
 
