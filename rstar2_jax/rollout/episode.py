@@ -24,8 +24,6 @@ from rstar2_jax.chat import parsing
 from rstar2_jax.chat import tool_text
 from rstar2_jax.rollout import tool_client
 
-STDIO_TOOL = parsing.TOOL_NAME
-
 
 class Sampler(Protocol):
   """Samples one turn; a rollout server bound to one trajectory."""

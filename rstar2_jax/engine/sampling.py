@@ -1,0 +1,97 @@
+"""From logits to a sampled id and its log-probability, on device.
+
+The reported log-probability is log_softmax(logits / temperature) at the id,
+without renormalizing over top-k, top-p or min-p, as SGLang reports it; so the
+learner finds the same number by dividing its own logits by the temperature.
+Temperature 0 is greedy, and its log-probabilities are those at temperature 1.
+
+The noise of a token depends on (seed of its request, position) alone, so that
+a request gives the same tokens whatever else is in the batch (P24).
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+
+class SamplingParams(NamedTuple):
+  """How each row is sampled; arrays of shape [B]."""
+
+  temperature: jax.Array  # float32, 0: greedy
+  top_p: jax.Array  # float32 in (0, 1]
+  min_p: jax.Array  # float32 in [0, 1)
+  top_k: jax.Array  # int32, <= 0: all
+  seed: jax.Array  # uint32
+
+
+def sample(
+    logits: jax.Array,
+    positions: jax.Array,
+    params: SamplingParams,
+    *,
+    num_ids: int,
+) -> tuple[jax.Array, jax.Array]:
+  """Draws one id per row.
+
+  Args:
+    logits: float32 [B, V].
+    positions: int32 [B], index of the sampled token in its sequence.
+    params: how each row is sampled.
+    num_ids: ids from here to V are padding of the head: never sampled (P05).
+
+  Returns:
+    ids int32 [B] and their log-probabilities float32 [B].
+  """
+  scaled = scale(logits, params.temperature, num_ids=num_ids)
+  is_filtered = (params.top_p < 1) | (params.min_p > 0) | (params.top_k > 0)
+  # Sorting costs more than all the rest; hardly any request asks for it.
+  candidates = jax.lax.cond(
+      jnp.any(is_filtered), lambda: _keep_likely(scaled, params),
+      lambda: scaled)
+  noise = jax.vmap(_gumbel, in_axes=(0, 0, None))(
+      params.seed, positions, logits.shape[-1])
+  is_greedy = params.temperature <= 0
+  ids = jnp.argmax(
+      jnp.where(is_greedy[:, None], scaled, candidates + noise), axis=-1)
+  return ids.astype(jnp.int32), logprobs_at(scaled, ids[:, None])[:, 0]
+
+
+def scale(
+    logits: jax.Array, temperature: jax.Array, *, num_ids: int
+) -> jax.Array:
+  """logits / temperature [..., V] with -inf at padding ids; 0 counts as 1."""
+  divisor = jnp.where(temperature <= 0, 1.0, temperature)
+  scaled = logits.astype(jnp.float32) / divisor[..., None]
+  is_padding = jnp.arange(logits.shape[-1]) >= num_ids
+  return jnp.where(is_padding, -jnp.inf, scaled)
+
+
+def logprobs_at(scaled: jax.Array, ids: jax.Array) -> jax.Array:
+  """log_softmax of `scaled` [..., V] at `ids` [..., M]; float32 [..., M]."""
+  highest = jnp.max(scaled, axis=-1, keepdims=True)
+  log_sum = jnp.log(jnp.sum(jnp.exp(scaled - highest), axis=-1, keepdims=True))
+  return jnp.take_along_axis(scaled, ids, axis=-1) - highest - log_sum
+
+
+def _gumbel(seed: jax.Array, position: jax.Array, size: int) -> jax.Array:
+  key = jax.random.fold_in(jax.random.key(seed), position)
+  return jax.random.gumbel(key, (size,), jnp.float32)
+
+
+def _keep_likely(scaled: jax.Array, params: SamplingParams) -> jax.Array:
+  """`scaled` [B, V] with -inf outside top-k, top-p and min-p.
+
+  The three are judged on the whole distribution and all must hold, as in
+  SGLang's sampler; the likeliest id always stays.
+  """
+  descending = -jnp.sort(-scaled, axis=-1)
+  probs = jax.nn.softmax(descending, axis=-1)
+  rank = jnp.arange(scaled.shape[-1])
+  mass_before = jnp.cumsum(probs, axis=-1) - probs
+  keep = mass_before <= params.top_p[:, None]
+  keep &= (rank < params.top_k[:, None]) | (params.top_k <= 0)[:, None]
+  keep &= probs >= params.min_p[:, None] * probs[:, :1]
+  keep |= rank == 0
+  lowest = jnp.min(jnp.where(keep, descending, jnp.inf), axis=-1)
+  return jnp.where(scaled >= lowest[:, None], scaled, -jnp.inf)

@@ -1,0 +1,157 @@
+"""The compiled steps of the engine: prefill, decode and score. Pure functions.
+
+Letters: N slots, R prefill rows, C chunk, T steps of a dispatch, L layers,
+H/Hk query and KV heads, D head width, V vocabulary.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from rstar2_jax.engine import attention
+from rstar2_jax.engine import cache as cache_lib
+from rstar2_jax.engine import requests
+from rstar2_jax.engine import sampling
+from rstar2_jax.policy import model
+
+# A position beyond every cache: the entry is dropped.
+NOWHERE = np.int32(2**30)
+
+# Columns of the controls, int32 [N, NUM_CONTROLS]: one transfer a dispatch.
+# Floats and the unsigned seed travel as their bits.
+ID = 0  # last known id, input of the first step
+POSITION = 1  # its position, which is also the number of cached entries
+LEFT = 2  # ids that may still be sampled; 0: the slot is not decoding
+SEED = 3
+TOP_K = 4
+TEMPERATURE = 5
+TOP_P = 6
+MIN_P = 7
+STOP_IDS = 8  # MAX_STOP_IDS columns, -1 where unused
+NUM_CONTROLS = STOP_IDS + requests.MAX_STOP_IDS
+
+
+class Rich(NamedTuple):
+  """Log-probabilities beside those of the sampled ids."""
+
+  top_logprobs: jax.Array  # float32 [T, N, K], descending
+  top_ids: jax.Array  # int32 [T, N, K]
+  chosen_logprobs: jax.Array  # float32 [T, N, M]
+
+
+class Sampled(NamedTuple):
+  """What a decode dispatch sampled; host arrays."""
+
+  ids: np.ndarray  # int32 [T, N]
+  logprobs: np.ndarray  # float32 [T, N]
+  counts: np.ndarray  # int32 [N], steps that were sampled
+  is_stopped: np.ndarray  # bool [N], whether the last id is a stop id
+  rich: Rich | None
+
+
+class PromptLogprobs(NamedTuple):
+  """About each id of a prompt given those before; entry 0 says nothing."""
+
+  logprobs: np.ndarray  # float32 [n]
+  top_logprobs: np.ndarray  # float32 [n, K]
+  top_ids: np.ndarray  # int32 [n, K]
+  chosen_logprobs: np.ndarray  # float32 [n, M]
+
+
+class _Carry(NamedTuple):
+  step: jax.Array  # int32 scalar
+  ids: jax.Array  # int32 [N], input of this step
+  left: jax.Array  # int32 [N]
+  counts: jax.Array  # int32 [N]
+  is_stopped: jax.Array  # bool [N]
+  k: jax.Array  # [L, T, N, Hk, D]
+  v: jax.Array  # [L, T, N, Hk, D]
+  sampled: jax.Array  # int32 [T, N]
+  logprobs: jax.Array  # float32 [T, N]
+  rich: Rich | None
+
+
+def prefill(
+    params: Any, *, cache: cache_lib.Cache, slots: jax.Array, ids: jax.Array,
+    positions: jax.Array, model_config: model.ModelConfig,
+) -> cache_lib.Cache:
+  """Computes keys and values of one chunk of each of R prompts.
+
+  Args:
+    params: the weights.
+    cache: the cache.
+    slots: int32 [R]; rows out of range are padding.
+    ids: int32 [R, C].
+    positions: int32 [R, C], NOWHERE at padding.
+    model_config: the model's configuration.
+  """
+  k, v = cache_lib.take_rows(cache, slots)
+  _, rows = model.extend(
+      params, model_config, ids, positions, model.KVCache(k, v))
+  return cache_lib.put_rows(cache, slots, rows.k, rows.v)
+
+
+def decode(
+    params: Any, *, cache: cache_lib.Cache, controls: jax.Array,
+    chosen: jax.Array | None, num_steps: int,
+    model_config: model.ModelConfig, num_ids: int,
+) -> tuple[cache_lib.Cache, jax.Array, Rich | None]:
+  """Samples up to `num_steps` ids in every slot that is decoding.
+
+  Args:
+    params: the weights.
+    cache: the cache; slots that do not decode keep their valid entries.
+    controls: int32 [N, NUM_CONTROLS].
+    chosen: int32 [N, M] ids of wanted log-probabilities, or None.
+    num_steps: T.
+    model_config: the model's configuration.
+    num_ids: ids that may be sampled.
+
+  Returns:
+    The cache, int32 [2 T + 2, N] for `unpack`, and the rich part if `chosen`
+    was given.
+  """
+  num_slots = controls.shape[0]
+  starts = controls[:, POSITION]
+  stop_ids = controls[:, STOP_IDS:]
+  params_of = sampling.SamplingParams(
+      temperature=_floats(controls[:, TEMPERATURE]),
+      top_p=_floats(controls[:, TOP_P]), min_p=_floats(controls[:, MIN_P]),
+      top_k=controls[:, TOP_K],
+      seed=jax.lax.bitcast_convert_type(controls[:, SEED], jnp.uint32))
+
+  def one_step(carry: _Carry) -> _Carry:
+    is_active = carry.left > 0
+    positions = starts + carry.step
+    hidden, k, v = _forward(
+        params, model_config, carry, cache, positions=positions, starts=starts)
+    logits = model.logits(params, model_config, hidden).astype(jnp.float32)
+    ids, logprobs = sampling.sample(
+        logits, positions + 1, params_of, num_ids=num_ids)
+    is_stop = is_active & jnp.any(ids[:, None] == stop_ids, axis=-1)
+    rich = carry.rich
+    if rich is not None:
+      scaled = sampling.scale(logits, params_of.temperature, num_ids=num_ids)
+      rich = _put_rich(rich, carry.step, scaled, chosen)
+    return _Carry(
+        step=carry.step + 1,
+        ids=jnp.where(is_active, ids, carry.ids),
+        left=jnp.where(is_stop, 0, jnp.maximum(carry.left - 1, 0)),
+        counts=carry.counts + is_active,
+        is_stopped=carry.is_stopped | is_stop,
+        k=k, v=v,
+        sampled=carry.sampled.at[carry.step].set(ids),
+        logprobs=carry.logprobs.at[carry.step].set(logprobs),
+        rich=rich)
+
+  carry = jax.lax.while_loop(
+      lambda c: (c.step < num_steps) & jnp.any(c.left > 0), one_step,
+      _start(controls, cache, num_steps, chosen, num_slots))
+  cache = cache_lib.append(cache, carry.k, carry.v, starts)
+  packed = jnp.concatenate([
+      carry.sampled,
+      jax.lax.bitcast_convert_type(carry.logprobs, jnp.int32),
+      carry.counts[None], carry.is_stopped[None].astype(jnp.int32)])
+  return cache, packed, carry.rich
