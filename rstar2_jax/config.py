@@ -58,6 +58,8 @@ class PolicyConfig:
                           " included.")
   dtype: Literal["float32", "bfloat16"] = field(
       "float32", "Compute dtype; parameters and reductions stay float32.")
+  remat: bool = field(False, "Recompute layers in the backward pass: less"
+                      " memory, more time.")
 
   def __post_init__(self):
     for name in ("num_layers", "hidden_size", "intermediate_size", "num_heads",
@@ -86,7 +88,10 @@ class SftConfig:
                             " fails and is repaired.")
   num_epochs: int = field(2, "Passes over the demonstrations.")
   batch_size: int = field(64, "Packed rows per update.")
+  optimizer: Literal["adamw", "muon"] = field(
+      "adamw", "Muon learns small policies from scratch in fewer updates.")
   learning_rate: float = field(3e-3, "Peak learning rate.")
+  weight_decay: float = field(0.01, "Decoupled decay of matrices.")
   warmup_ratio: float = field(0.04, "Share of updates with linear warm-up"
                               " (paper: 4 %).")
 

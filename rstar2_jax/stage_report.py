@@ -7,7 +7,11 @@ finished stage, so that the table of any stage tells how far RL has come.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rstar2_jax import assembly
 from rstar2_jax import progress
+from rstar2_jax import run_folder
+from rstar2_jax import workers as workers_lib
+from rstar2_jax.learner import train_state
 
 _COLUMNS = (
     ("stage", "stage"),
@@ -17,6 +21,56 @@ _COLUMNS = (
     ("tokens", "response_tokens"),
     ("turns", "turns"),
 )
+
+
+def finish(
+    folder: run_folder.RunFolder, stage: assembly.Stage,
+    workers: workers_lib.Workers, state: train_state.TrainState, *,
+    num_steps: int,
+) -> dict[str, Any]:
+  """Saves the policy, evaluates it, writes the summary and prints the table.
+
+  Args:
+    folder: the run's.
+    stage: the stage that has ended.
+    workers: where the policy is evaluated.
+    state: its last state.
+    num_steps: updates of the stage.
+
+  Returns:
+    The summary.
+  """
+  stage.save_policy(state)
+  workers.push(state.params, policy_version=num_steps)
+  evaluation: dict[str, Any] = {}
+  prompts = assembly.heldout_prompts(stage.cfg)
+  if prompts:
+    total = len(prompts) * stage.cfg.eval.num_samples
+    with progress.counter(total, f"evaluate {stage.cfg.stage}") as counter:
+      evaluation, _ = workers.evaluate(
+          prompts, on_done=lambda _: counter.advance())
+  summary = summarize(
+      stage.cfg.stage, evaluation, stage.history, num_steps=num_steps,
+      wall_s=folder.wall_s())
+  folder.write_summary(summary)
+  _announce(folder, summary)
+  return summary
+
+
+def announce_finished(folder: run_folder.RunFolder) -> dict[str, Any]:
+  """Prints the table of a stage that has ended before; gives its summary."""
+  summary = folder.read_summary()
+  progress.say(f"{summary['stage']} is finished already")
+  _announce(folder, summary)
+  return summary
+
+
+def _announce(
+    folder: run_folder.RunFolder, summary: Mapping[str, Any]
+) -> None:
+  progress.say(f"\n{table(summary)}\n\n{summary['stage']}:"
+               f" {summary['steps']} steps in {summary['wall_s']:.0f} s; run"
+               f" folder: {folder.path}")
 
 
 def summarize(

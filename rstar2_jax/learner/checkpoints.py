@@ -1,0 +1,109 @@
+"""Checkpoints with Orbax: state, and where the run's data stood.
+
+A checkpoint is complete or absent (Orbax renames it into place). What a run
+has *consumed* is saved, never what it has fetched ahead.
+"""
+
+import errno
+import os
+from typing import Any
+
+import jax
+from orbax import checkpoint as orbax
+
+from rstar2_jax import errors
+from rstar2_jax.learner import train_state
+
+
+class Checkpoints:
+  """The checkpoints of one run folder."""
+
+  def __init__(self, folder: str, *, keep: int):
+    """Opens or makes the folder; the newest `keep` are kept."""
+    self._folder = os.path.abspath(folder)
+    self._manager = orbax.CheckpointManager(
+        self._folder, options=orbax.CheckpointManagerOptions(
+            max_to_keep=keep, create=True, enable_async_checkpointing=False))
+
+  def latest_step(self) -> int | None:
+    """Number of the newest checkpoint; None if there is none."""
+    return self._manager.latest_step()
+
+  def save(
+      self, step: int, state: train_state.TrainState, data: dict[str, Any]
+  ) -> None:
+    """Saves unless the step is there already.
+
+    Args:
+      step: steps of the run that are done.
+      state: the learner's.
+      data: small JSON values: data position and the like.
+
+    Raises:
+      errors.UserError: the disk is full; earlier checkpoints stay.
+    """
+    if step == self._manager.latest_step():
+      return
+    try:
+      self._manager.save(step, args=orbax.args.Composite(
+          state=orbax.args.StandardSave(state),
+          data=orbax.args.JsonSave(data)))
+      self._manager.wait_until_finished()
+    except Exception as e:  # tensorstore reports a full disk as ValueError
+      if not _is_disk_full(e):
+        raise
+      raise errors.UserError(
+          f"disk full while saving step {step} to {self._folder}; the last"
+          f" good checkpoint is step {self._manager.latest_step()}: free some"
+          " space and run the same command again") from e
+
+  def restore(
+      self, step: int, like: train_state.TrainState,
+      where: train_state.TrainState,
+  ) -> tuple[train_state.TrainState, dict[str, Any]]:
+    """Reads a checkpoint.
+
+    Args:
+      step: one that exists.
+      like: shapes and dtypes.
+      where: shardings.
+
+    Returns:
+      The state and the data saved with it.
+
+    Raises:
+      errors.UserError: it cannot be read, or is of another policy.
+    """
+    abstract = jax.tree.map(
+        lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
+        like, where)
+    try:
+      restored = self._manager.restore(step, args=orbax.args.Composite(
+          state=orbax.args.StandardRestore(abstract),
+          data=orbax.args.JsonRestore()))
+    except (ValueError, KeyError, OSError, TypeError) as e:
+      raise errors.UserError(
+          f"checkpoint {step} in {self._folder} cannot be read"
+          f" ({_first_line(e)}); it was made with another policy or is"
+          " damaged: delete it to go on from the one before") from e
+    return restored.state, restored.data
+
+  def close(self) -> None:
+    """Ends Orbax's threads."""
+    self._manager.close()
+
+
+def _is_disk_full(error: BaseException | None) -> bool:
+  while error is not None:
+    if isinstance(error, OSError) and error.errno in (
+        errno.ENOSPC, errno.EDQUOT):
+      return True
+    if any(text in str(error) for text in (
+        "No space left on device", "Disk quota exceeded", "ENOSPC")):
+      return True
+    error = error.__cause__ or error.__context__
+  return False
+
+
+def _first_line(error: Exception) -> str:
+  return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

@@ -1,0 +1,49 @@
+"""What the learner carries from step to step."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from rstar2_jax.policy import sharding
+
+
+class TrainState(NamedTuple):
+  """A pytree; updates donate it, so use a state once."""
+
+  step: jax.Array  # int32 scalar, updates done with this optimizer state
+  params: Any  # as policy.model has them, float32
+  opt_state: Any
+
+
+def create(
+    params: Any, optimizer: optax.GradientTransformation,
+    mesh: jax.sharding.Mesh,
+) -> TrainState:
+  """A state at step 0.
+
+  Args:
+    params: arrays on host or device; copied.
+    optimizer: gives the optimizer state.
+    mesh: where everything lies.
+  """
+  where = shardings(params, optimizer, mesh)
+  params = jax.tree.map(jnp.array, jax.device_put(params, where.params))
+  opt_state = jax.jit(optimizer.init, out_shardings=where.opt_state)(params)
+  step = jax.device_put(jnp.int32(0), where.step)
+  return TrainState(step=step, params=params, opt_state=opt_state)
+
+
+def shardings(
+    params: Any, optimizer: optax.GradientTransformation,
+    mesh: jax.sharding.Mesh,
+) -> TrainState:
+  """A TrainState of NamedShardings; moments lie like their parameters."""
+  of_params = sharding.of_params(params, mesh)
+  replicated = sharding.replicated(mesh)
+  of_opt_state = optax.tree_utils.tree_map_params(
+      optimizer, lambda _, where: where,
+      jax.eval_shape(optimizer.init, params), of_params,
+      transform_non_params=lambda _: replicated)
+  return TrainState(step=replicated, params=of_params, opt_state=of_opt_state)
