@@ -8,6 +8,9 @@ import optax
 
 from rstar2_jax.policy import sharding
 
+# Keys with which optax.partition tells its parts.
+_LABELS = ("muon", "adam")
+
 
 class TrainState(NamedTuple):
   """A pytree; updates donate it, so use a state once."""
@@ -42,8 +45,22 @@ def shardings(
   """A TrainState of NamedShardings; moments lie like their parameters."""
   of_params = sharding.of_params(params, mesh)
   replicated = sharding.replicated(mesh)
-  of_opt_state = optax.tree_utils.tree_map_params(
-      optimizer, lambda _, where: where,
-      jax.eval_shape(optimizer.init, params), of_params,
-      transform_non_params=lambda _: replicated)
-  return TrainState(step=replicated, params=of_params, opt_state=of_opt_state)
+  by_name = {_names(path): where for path, where
+             in jax.tree_util.tree_leaves_with_path(of_params)}
+
+  def one(path: Any, leaf: jax.ShapeDtypeStruct) -> jax.sharding.Sharding:
+    # A moment sits under its parameter's names, whatever wraps them.
+    return replicated if not leaf.shape else by_name.get(
+        _names(path), replicated)
+
+  return TrainState(
+      step=replicated, params=of_params,
+      opt_state=jax.tree_util.tree_map_with_path(
+          one, jax.eval_shape(optimizer.init, params)))
+
+
+def _names(path: Any) -> tuple[str, ...]:
+  """The dictionary keys on a path: those of a parameter."""
+  return tuple(k.key for k in path
+               if isinstance(k, jax.tree_util.DictKey) and k.key not in _LABELS)
+

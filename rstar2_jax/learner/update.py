@@ -86,7 +86,7 @@ class Learner:
     self._score = jax.jit(functools.partial(_score, **shared))
     self._apply = jax.jit(
         functools.partial(_apply, optimizer=optimizer),
-        donate_argnames=("state", "gradients"))
+        donate_argnames="state")
     self._zeros = jax.jit(lambda params: jax.tree.map(jnp.zeros_like, params))
 
   def update(
