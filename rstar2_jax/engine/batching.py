@@ -13,7 +13,6 @@ import collections
 from collections.abc import Callable
 import dataclasses
 import time
-from typing import Any
 
 import numpy as np
 
@@ -255,17 +254,19 @@ def _write_controls(row: np.ndarray, request: requests.Request) -> None:
 
 
 def _take_rich(
-    request: requests.Request, out: Any, slot: int, count: int
+    request: requests.Request, out: steps.Sampled, slot: int, count: int
 ) -> None:
-  extras = request.extras
-  if out.top_ids is not None and extras.num_top_logprobs:
+  extras, rich = request.extras, out.rich
+  if rich is None:
+    return
+  if extras.num_top_logprobs:
     k = extras.num_top_logprobs
     request.top_logprobs += [
-        list(zip(out.top_logprobs[t, slot, :k].tolist(),
-                 out.top_ids[t, slot, :k].tolist(), strict=True))
+        list(zip(rich.top_logprobs[t, slot, :k].tolist(),
+                 rich.top_ids[t, slot, :k].tolist(), strict=True))
         for t in range(count)]
-  if out.chosen_logprobs is not None and extras.chosen_ids:
-    request.chosen_logprobs += out.chosen_logprobs[
+  if extras.chosen_ids:
+    request.chosen_logprobs += rich.chosen_logprobs[
         :count, slot, :len(extras.chosen_ids)].tolist()
 
 

@@ -155,3 +155,115 @@ def decode(
       jax.lax.bitcast_convert_type(carry.logprobs, jnp.int32),
       carry.counts[None], carry.is_stopped[None].astype(jnp.int32)])
   return cache, packed, carry.rich
+
+
+def score(
+    params: Any, *, ids: jax.Array, temperature: jax.Array,
+    chosen: jax.Array, model_config: model.ModelConfig, num_ids: int,
+) -> PromptLogprobs:
+  """Log-probabilities of a given sequence.
+
+  Args:
+    params: the weights.
+    ids: int32 [n], padded behind.
+    temperature: float32 scalar; 0 counts as 1.
+    chosen: int32 [M], ids of wanted log-probabilities.
+    model_config: the model's configuration.
+    num_ids: ids that may be sampled.
+
+  Returns:
+    Entry t speaks about ids[t] given those before; entry 0 is 0.
+  """
+  n = ids.shape[0]
+  positions = jnp.arange(n)
+  hidden = model.hidden(params, model_config, ids[None], positions[None],
+                        jnp.ones((1, n), jnp.int32))[0]
+  logits = model.logits(params, model_config, hidden)
+  scaled = sampling.scale(
+      logits, jnp.broadcast_to(temperature, (n,)), num_ids=num_ids)
+  # The state at t - 1 speaks about id t.
+  scaled = jnp.roll(scaled, 1, axis=0)
+  top, top_ids = _top(scaled)
+  is_known = (positions > 0)[:, None]
+  logprobs = sampling.logprobs_at(scaled, ids[:, None])
+  wanted = sampling.logprobs_at(
+      scaled, jnp.broadcast_to(chosen, (n, chosen.shape[0])))
+  return PromptLogprobs(
+      logprobs=jnp.where(is_known, logprobs, 0.0)[:, 0],
+      top_logprobs=jnp.where(is_known, top, 0.0), top_ids=top_ids,
+      chosen_logprobs=jnp.where(is_known, wanted, 0.0))
+
+
+def unpack(packed: np.ndarray, rich: Rich | None) -> Sampled:
+  """Reads what `decode` has packed into one array."""
+  num_steps = (len(packed) - 2) // 2
+  return Sampled(
+      ids=packed[:num_steps],
+      logprobs=packed[num_steps:2 * num_steps].view(np.float32),
+      counts=packed[-2], is_stopped=packed[-1].astype(bool), rich=rich)
+
+
+def _forward(
+    params: Any, model_config: model.ModelConfig, carry: _Carry,
+    cache: cache_lib.Cache, *, positions: jax.Array, starts: jax.Array,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """One id per slot: hidden [N, D], and k and v with this step's entries."""
+  x = model.embed(params, model_config, carry.ids)
+  k, v = carry.k, carry.v
+  for i in range(model_config.num_layers):
+    layer = model.layer(
+        jax.tree.map(lambda p, i=i: p[i], params["layers"]), model_config)
+    q, k_new, v_new = layer.project(x, positions)
+    k = k.at[i, carry.step].set(k_new.astype(k.dtype))
+    v = v.at[i, carry.step].set(v_new.astype(v.dtype))
+    mixed = attention.attend(
+        q, cache.k[i], cache.v[i], k[i], v[i], starts, carry.step)
+    x = layer.finish(x, mixed)
+  return model.final_norm(params, model_config, x), k, v
+
+
+def _start(
+    controls: jax.Array, cache: cache_lib.Cache, num_steps: int,
+    chosen: jax.Array | None, num_slots: int,
+) -> _Carry:
+  shape = (len(cache.k), num_steps, num_slots, *cache.k[0].shape[2:])
+  rich = None
+  if chosen is not None:
+    k = requests.MAX_TOP_LOGPROBS
+    rich = Rich(
+        top_logprobs=jnp.zeros((num_steps, num_slots, k), jnp.float32),
+        top_ids=jnp.zeros((num_steps, num_slots, k), jnp.int32),
+        chosen_logprobs=jnp.zeros(
+            (num_steps, num_slots, chosen.shape[1]), jnp.float32))
+  return _Carry(
+      step=jnp.int32(0), ids=controls[:, ID], left=controls[:, LEFT],
+      counts=jnp.zeros(num_slots, jnp.int32),
+      is_stopped=jnp.zeros(num_slots, bool),
+      k=jnp.zeros(shape, cache.k[0].dtype),
+      v=jnp.zeros(shape, cache.k[0].dtype),
+      sampled=jnp.zeros((num_steps, num_slots), jnp.int32),
+      logprobs=jnp.zeros((num_steps, num_slots), jnp.float32), rich=rich)
+
+
+def _put_rich(
+    rich: Rich, step: jax.Array, scaled: jax.Array, chosen: jax.Array
+) -> Rich:
+  top, top_ids = _top(scaled)
+  return Rich(
+      top_logprobs=rich.top_logprobs.at[step].set(top),
+      top_ids=rich.top_ids.at[step].set(top_ids),
+      chosen_logprobs=rich.chosen_logprobs.at[step].set(
+          sampling.logprobs_at(scaled, chosen)))
+
+
+def _top(scaled: jax.Array) -> tuple[jax.Array, jax.Array]:
+  """The likeliest MAX_TOP_LOGPROBS of [..., V]: log-probabilities and ids."""
+  logits, ids = jax.lax.top_k(
+      scaled, min(requests.MAX_TOP_LOGPROBS, scaled.shape[-1]))
+  return (logits - jax.nn.logsumexp(scaled, axis=-1, keepdims=True),
+          ids.astype(jnp.int32))
+
+
+def _floats(bits: jax.Array) -> jax.Array:
+  """float32 of the bits in an int32 array."""
+  return jax.lax.bitcast_convert_type(bits, jnp.float32)

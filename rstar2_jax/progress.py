@@ -1,0 +1,91 @@
+"""Progress for people: bars with ETA on a terminal, plain lines elsewhere."""
+
+from collections.abc import Callable, Iterator, Sequence
+import sys
+import threading
+import time
+
+import tqdm
+
+_LINE_EVERY_S = 10.0
+
+
+def bar(
+    steps: range, name: str, status: Callable[[], str] = lambda: ""
+) -> Iterator[int]:
+  """Yields the steps and shows how far they are.
+
+  Args:
+    steps: may start late, after a resume.
+    name: what is being done.
+    status: text shown behind, asked for after each step.
+  """
+  with counter(steps.stop, name, start=steps.start) as shown:
+    for step in steps:
+      yield step
+      shown.advance(status())
+
+
+class counter:  # pylint: disable=invalid-name; reads like a function
+  """Counts up to a total; `advance` may be called from any thread."""
+
+  def __init__(self, total: int, name: str, *, start: int = 0):
+    self._total, self._name, self._done = total, name, start
+    self._start = start
+    self._lock = threading.Lock()
+    self._is_terminal = sys.stderr.isatty()
+    self._bar = None
+    self._begin_s = self._last_line_s = time.monotonic()
+
+  def __enter__(self) -> "counter":
+    if self._is_terminal:
+      self._bar = tqdm.tqdm(
+          total=self._total, initial=self._start, desc=self._name,
+          dynamic_ncols=True, leave=True)
+    return self
+
+  def __exit__(self, *unused) -> None:
+    if self._bar is not None:
+      self._bar.close()
+
+  def advance(self, status: str = "") -> None:
+    """One more is done."""
+    with self._lock:
+      self._done += 1
+      if self._bar is not None:
+        if status:
+          self._bar.set_postfix_str(status, refresh=False)
+        self._bar.update()
+        return
+      now_s = time.monotonic()
+      is_last = self._done == self._total
+      if is_last or now_s - self._last_line_s >= _LINE_EVERY_S:
+        self._last_line_s = now_s
+        print(self._line(now_s - self._begin_s, status), file=sys.stderr,
+              flush=True)
+
+  def _line(self, elapsed_s: float, status: str) -> str:
+    num_here = self._done - self._start
+    left_s = elapsed_s / num_here * (self._total - self._done)
+    line = (f"{self._name}: {self._done}/{self._total} after {elapsed_s:.0f} s,"
+            f" {left_s:.0f} s left")
+    return f"{line}; {status}" if status else line
+
+
+def say(text: str) -> None:
+  """Prints a line; a bar that is being drawn stays whole."""
+  tqdm.tqdm.write(text, file=sys.stdout)
+  sys.stdout.flush()
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+  """Aligned columns: the first to the left, the others to the right."""
+  widths = [max(len(row[i]) for row in (header, *rows))
+            for i in range(len(header))]
+  def line(cells):
+    return "  ".join(
+        cell.ljust(width) if i == 0 else cell.rjust(width)
+        for i, (cell, width) in enumerate(zip(cells, widths, strict=True))
+    ).rstrip()
+  return "\n".join([line(header), line(["-" * w for w in widths]),
+                    *map(line, rows)])
