@@ -14,7 +14,6 @@ import dataclasses
 
 from experiments import config_flags
 from experiments import presets
-from rstar2_jax import sft_loop
 
 CONFIGS = {
     name: dataclasses.replace(cfg, stage="sft")
@@ -24,6 +23,8 @@ CONFIGS = {
 
 def main(cfg):
   """Runs or continues the stage."""
+  # Here, so that --help and wrong flags are answered without loading JAX.
+  from rstar2_jax import sft_loop  # pylint: disable=g-import-not-at-top
   sft_loop.train(cfg)
 
 

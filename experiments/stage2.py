@@ -14,7 +14,6 @@ from experiments import config_flags
 from experiments import predecessor
 from experiments import presets
 from experiments import stage1
-from rstar2_jax import rl_loop
 
 _LAPTOP = dataclasses.replace(presets.LAPTOP, stage="stage2", num_steps=24)
 _SMOLLM2 = dataclasses.replace(
@@ -32,6 +31,8 @@ CONFIGS = {"laptop": _LAPTOP, "smollm2": _SMOLLM2, "paper": _PAPER}
 
 def main(cfg):
   """Runs or continues the stage, after its predecessors."""
+  # Here, so that --help and wrong flags are answered without loading JAX.
+  from rstar2_jax import rl_loop  # pylint: disable=g-import-not-at-top
   rl_loop.train(cfg, start=predecessor.require(cfg, stage1))
 
 

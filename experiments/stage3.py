@@ -13,7 +13,6 @@ from experiments import config_flags
 from experiments import predecessor
 from experiments import presets
 from experiments import stage2
-from rstar2_jax import rl_loop
 
 
 def _stage3(cfg, num_steps, max_turns, min_level):
@@ -33,6 +32,8 @@ CONFIGS = {
 
 def main(cfg):
   """Runs or continues the stage, after its predecessors."""
+  # Here, so that --help and wrong flags are answered without loading JAX.
+  from rstar2_jax import rl_loop  # pylint: disable=g-import-not-at-top
   rl_loop.train(cfg, start=predecessor.require(cfg, stage2))
 
 

@@ -1,0 +1,234 @@
+"""One absl flag per field of the configuration, with one-line errors.
+
+    experiments/stage2.py:  config_flags.run(main, CONFIGS)
+
+`--preset` picks the configuration of the experiment; every other flag replaces
+one field of it. Flags are defined when an experiment runs, not when it is
+imported, and live in a FlagValues of their own, so any number of experiments
+can be imported into one process.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import sys
+import textwrap
+import types
+import typing
+from typing import Any, Literal
+
+from absl import flags
+
+from rstar2_jax import config
+from rstar2_jax import errors
+from rstar2_jax import interruption
+from rstar2_jax import run_folder
+
+Configs = Mapping[str, config.Config]
+
+
+def run(main: Callable[[config.Config], Any], configs: Configs) -> None:
+  """Reads sys.argv, calls `main`, and exits.
+
+  Exit codes: 0 done or help, 2 something the user can mend (one line on
+  stderr), 130 stopped by a signal after saving. Anything else is a defect and
+  keeps its traceback.
+
+  Args:
+    main: the experiment.
+    configs: its configuration for each preset.
+  """
+  if any(a in ("--help", "-help", "-h", "--helpfull") for a in sys.argv[1:]):
+    print(help_text(sys.modules["__main__"].__doc__ or "", configs))
+    sys.exit(0)
+  try:
+    main(build(sys.argv, configs))
+  except (errors.UserError, ConnectionError) as e:
+    print(f"error: {_one_line(e)}", file=sys.stderr)
+    sys.exit(2)
+  except interruption.Interrupted as e:
+    print(_one_line(e), file=sys.stderr)
+    sys.exit(130)
+
+
+def build(argv: Sequence[str], configs: Configs) -> config.Config:
+  """The configuration that a command line asks for.
+
+  Args:
+    argv: program and arguments.
+    configs: configuration for each preset.
+
+  Raises:
+    errors.UserError: unknown flag, or a value out of range.
+  """
+  flag_values = flags.FlagValues()
+  hints = {**_leaf_types(config.Config)}
+  for name, hint in hints.items():
+    _define(name, hint, flag_values)
+  try:
+    rest = flag_values(list(argv))[1:]
+  except flags.UnrecognizedFlagError as e:
+    raise errors.UserError(_unknown(e.flagname, list(hints))) from None
+  except flags.Error as e:
+    raise errors.UserError(_one_line(e)) from None
+  except OSError as e:
+    raise errors.UserError(f"--flagfile: {e}") from None
+  if rest:
+    raise errors.UserError(
+        f"unexpected argument {rest[0]!r}; flags look like --seed=1")
+  given = {name: flag_values[name].value for name in hints
+           if flag_values[name].present}
+  base = configs.get(given.pop("preset", "laptop"))
+  if base is None:
+    raise errors.UserError(
+        f"this experiment has no such preset; it has {', '.join(configs)}")
+  try:
+    return replace(base, given)
+  except ValueError as e:
+    raise errors.UserError(_one_line(e)) from None
+
+
+def replace(base: config.Config, values: Mapping[str, Any]) -> config.Config:
+  """A copy with other values of some fields.
+
+  Args:
+    base: a configuration.
+    values: by flag name, e.g. {"seed": 1, "loss.clip_high": 0.2}.
+
+  Raises:
+    ValueError: a value is out of range.
+  """
+  top: dict[str, Any] = {}
+  for name, value in values.items():
+    group, _, field = name.rpartition(".")
+    if group:
+      top.setdefault(group, {})[field] = value
+    else:
+      top[field] = value
+  return dataclasses.replace(base, **{
+      name: dataclasses.replace(getattr(base, name), **value)
+            if isinstance(value, dict) else value
+      for name, value in top.items()})
+
+
+def help_text(description: str, configs: Configs) -> str:
+  """All flags by room, with the first preset's defaults."""
+  preset, base = next(iter(configs.items()))
+  defaults = run_folder.flag_values(base)
+  hints = _leaf_types(config.Config)
+  lines = [description.strip(), "",
+           f"Flags (defaults of --preset={preset}; presets:"
+           f" {', '.join(configs)}):"]
+  group = ""
+  for name, text in _leaf_helps(config.Config).items():
+    if name.rpartition(".")[0] != group:
+      group = name.rpartition(".")[0]
+      doc = type(getattr(base, group)).__doc__ or ""
+      lines += ["", f"{group}: {doc.splitlines()[0]}"]
+    lines.append(f"  --{name}={_shown(defaults[name])}")
+    choices = _choices(hints[name])
+    if choices:
+      text += f" One of: {', '.join(choices)}."
+    lines += textwrap.wrap(text, 78, initial_indent=" " * 6,
+                           subsequent_indent=" " * 6)
+  lines += ["", "--flagfile=FILE reads flags from a file, such as a run's"
+            " flags.txt; --noFLAG turns a switch off; 'none' stands for None."]
+  return "\n".join(lines)
+
+
+class _Parser(flags.ArgumentParser):
+  """Reads one value of an annotated type."""
+
+  def __init__(self, hint: Any):
+    super().__init__()
+    self._hint = hint
+    self.syntactic_help = ""
+
+  def parse(self, argument: Any) -> Any:
+    return _parse(argument, self._hint)
+
+  def flag_type(self) -> str:
+    return str(self._hint)
+
+
+def _parse(text: Any, hint: Any) -> Any:
+  """The value that `text` means; ValueError says what is allowed."""
+  origin, args = typing.get_origin(hint), typing.get_args(hint)
+  if not isinstance(text, str):
+    return text
+  if origin in (types.UnionType, typing.Union):
+    if text.lower() == "none":
+      return None
+    return _parse(text, next(a for a in args if a is not type(None)))
+  if origin is Literal:
+    if text not in args:
+      raise ValueError(f"must be one of {', '.join(args)}")
+    return text
+  if origin is tuple:
+    return tuple(_parse(part.strip(), args[0])
+                 for part in text.split(",") if part.strip())
+  if hint in (int, float):
+    try:
+      return hint(text)
+    except ValueError:
+      kind = "a whole number" if hint is int else "a number"
+      raise ValueError(f"must be {kind}") from None
+  return text
+
+
+def _define(name: str, hint: Any, flag_values: flags.FlagValues) -> None:
+  # absl's own message would show the parser; ours names flag and value.
+  if hint is bool:
+    flags.DEFINE_boolean(name, None, "", flag_values=flag_values)
+  else:
+    flags.DEFINE(_Parser(hint), name, None, "", flag_values=flag_values,
+                 serializer=flags.ArgumentSerializer())
+
+
+def _leaves(cls: type) -> dict[str, tuple[dataclasses.Field, Any]]:
+  hints = typing.get_type_hints(cls)
+  leaves = {}
+  for field in dataclasses.fields(cls):
+    hint = hints[field.name]
+    if dataclasses.is_dataclass(hint):
+      leaves |= {f"{field.name}.{name}": leaf
+                 for name, leaf in _leaves(hint).items()}
+    elif field.name != "stage":
+      leaves[field.name] = field, hint
+  return leaves
+
+
+def _leaf_types(cls: type) -> dict[str, Any]:
+  return {name: hint for name, (_, hint) in _leaves(cls).items()}
+
+
+def _leaf_helps(cls: type) -> dict[str, str]:
+  return {name: field.metadata["help"]
+          for name, (field, _) in _leaves(cls).items()}
+
+
+def _choices(hint: Any) -> tuple[str, ...]:
+  return typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
+
+
+def _unknown(name: str, known: Sequence[str]) -> str:
+  import difflib  # pylint: disable=g-import-not-at-top; only for errors
+  name = name.partition("=")[0]
+  # Someone who forgets the room writes --clip_high for --loss.clip_high.
+  close = [k for k in known if k.rpartition(".")[2] == name]
+  close += difflib.get_close_matches(name.removeprefix("no"), known, n=2)
+  close += difflib.get_close_matches(name, known, n=2)
+  hint = (f"did you mean --{close[0]}?" if close
+          else "--help lists all flags")
+  return f"unknown flag --{name}; {hint}"
+
+
+def _shown(value: Any) -> str:
+  if isinstance(value, tuple):
+    return ",".join(map(str, value))
+  if isinstance(value, bool):
+    return str(value).lower()
+  return "none" if value is None else str(value)
+
+
+def _one_line(error: BaseException) -> str:
+  return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,322 @@
+"""The folder of a run: what is needed to read, compare, replay and go on.
+
+    config.json      the whole configuration
+    flags.txt        the same as flags, for --flagfile
+    metrics.jsonl    one line per step; also as TensorBoard events
+    trajectories/    some full trajectories per step as text
+    checkpoints/     Orbax: state and data position
+    policy/          the last policy as a Hugging Face folder
+    summary.json     the result; there exactly when the run has finished
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+import contextlib
+import dataclasses
+import errno
+import fcntl
+import importlib.metadata
+import json
+import math
+import os
+import platform
+import sys
+import time
+from typing import Any
+
+from rstar2_jax import config
+from rstar2_jax import errors
+from rstar2_jax import transcript
+from rstar2_jax import types
+
+# What may change when a run goes on: it does not change what is learned.
+_FREE = ("num_steps", "workdir", "name", "checkpoint.", "log.", "eval.",
+         "tool.urls", "rollout.urls", "rollout.request_timeout_s",
+         "rollout.trajectory_timeout_s", "rollout.step_timeout_s", "engine.",
+         "mesh.")
+_PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy",
+             "tokenizers", "transformers", "sympy")
+
+
+def path_of(cfg: config.Config) -> str:
+  """Folder of a run: inside the workdir, named or by preset, seed and stage."""
+  name = cfg.name or f"{cfg.preset}-s{cfg.seed}-{cfg.stage}"
+  return os.path.join(cfg.workdir, name)
+
+
+def checkpoint_dir(path: str) -> str:
+  """Where a run keeps its checkpoints."""
+  return os.path.join(path, "checkpoints")
+
+
+def is_finished(path: str) -> bool:
+  """Whether the run in `path` has ended and written its summary."""
+  return os.path.exists(os.path.join(path, "summary.json"))
+
+
+def read_summary(path: str) -> dict[str, Any]:
+  """The summary of a finished run.
+
+  Raises:
+    errors.UserError: there is none.
+  """
+  try:
+    with open(os.path.join(path, "summary.json"), encoding="utf-8") as file:
+      return json.load(file)
+  except (OSError, ValueError) as e:
+    raise errors.UserError(f"{path} is no finished run ({e})") from e
+
+
+def flag_values(cfg: config.Config) -> dict[str, Any]:
+  """Every field by its flag's name, in order; tuples stay tuples."""
+  values = {}
+  for field in dataclasses.fields(cfg):
+    value = getattr(cfg, field.name)
+    if dataclasses.is_dataclass(value):
+      for inner in dataclasses.fields(value):
+        values[f"{field.name}.{inner.name}"] = getattr(value, inner.name)
+    else:
+      values[field.name] = value
+  return values
+
+
+class RunFolder:
+  """The folder of the run in progress; a context manager that locks it.
+
+  Attributes:
+    path: the folder.
+    checkpoint_dir: for checkpoints.
+  """
+
+  def __init__(self, cfg: config.Config):
+    self.path = path_of(cfg)
+    self.checkpoint_dir = checkpoint_dir(self.path)
+    self._cfg = cfg
+    self._stack = contextlib.ExitStack()
+    self._events = None
+
+  def __enter__(self) -> "RunFolder":
+    """Makes or reopens the folder.
+
+    Raises:
+      errors.UserError: another process uses it, it belongs to another
+        configuration, or it cannot be written.
+    """
+    with self._stack as stack:
+      try:
+        os.makedirs(os.path.join(self.path, "trajectories"), exist_ok=True)
+        self._lock(stack)
+      except (FileExistsError, NotADirectoryError, PermissionError) as e:
+        raise errors.UserError(
+            f"--workdir={self._cfg.workdir}: cannot write {self.path}"
+            f" ({e.strerror})") from e
+      self._check_config()
+      self._begin_s = time.monotonic() - self._earlier_s()
+      with _disk_errors(self.path):
+        self._write("config.json", _json(dataclasses.asdict(self._cfg)))
+        self._write("flags.txt", _flag_lines(self._cfg))
+      if self._cfg.log.tensorboard and not self.is_finished:
+        # pylint: disable=g-import-not-at-top; slow
+        import tensorboardX
+        self._events = stack.enter_context(contextlib.closing(
+            tensorboardX.SummaryWriter(self.path, flush_secs=10)))
+      self._metrics = stack.enter_context(open(
+          self._file("metrics.jsonl"), "a", encoding="utf-8"))
+      self._stack = stack.pop_all()
+    return self
+
+  def __exit__(self, *unused) -> None:
+    with _disk_errors(self.path):
+      self._write("wall_s.txt", f"{self.wall_s():.1f}\n")
+    self._stack.close()
+
+  @property
+  def is_finished(self) -> bool:
+    """Whether the summary is there."""
+    return is_finished(self.path)
+
+  def wall_s(self) -> float:
+    """Seconds spent on this run, earlier sessions included."""
+    return time.monotonic() - self._begin_s
+
+  def read_summary(self) -> dict[str, Any]:
+    """The summary of the finished run."""
+    return read_summary(self.path)
+
+  def write_summary(self, summary: Mapping[str, Any]) -> None:
+    """Writes summary.json, with versions; the run is finished then."""
+    with _disk_errors(self.path):
+      self._write("summary.json", _json(
+          {**summary, "versions": versions(), "command": sys.argv}))
+
+  def write_metrics(
+      self, step: int, groups: Mapping[str, Mapping[str, float]]
+  ) -> None:
+    """Appends one line.
+
+    Args:
+      step: 0-based.
+      groups: numbers by name, by the room they come from.
+    """
+    flat = {f"{group}/{name}": value for group, metrics in groups.items()
+            for name, value in metrics.items()}
+    # JSON has no NaN: null says that there is no number.
+    line = {k: float(v) if math.isfinite(v) else None for k, v in flat.items()}
+    with _disk_errors(self.path):
+      self._metrics.write(json.dumps({"step": step, **line}) + "\n")
+      self._metrics.flush()
+      if self._events is not None:
+        for name, value in flat.items():
+          self._events.add_scalar(name, value, step)
+
+  def truncate_metrics(self, first_step: int) -> None:
+    """Drops lines of steps that will be done again, and a torn last line."""
+    path = self._file("metrics.jsonl")
+    with open(path, encoding="utf-8") as file:
+      lines = file.read().splitlines(keepends=True)
+    kept = [line for line in lines if _is_before(line, first_step)]
+    if kept != lines:
+      with _disk_errors(self.path):
+        self._metrics.close()
+        self._write("metrics.jsonl", "".join(kept))
+        self._metrics = self._stack.enter_context(
+            open(path, "a", encoding="utf-8"))
+
+  def write_trajectories(
+      self, step: int, groups: Sequence[types.TrajectoryGroup],
+      kept: Sequence[types.TrajectoryGroup],
+  ) -> None:
+    """Writes the best and the worst of the step, and others if wanted.
+
+    Args:
+      step: 0-based.
+      groups: all of the step.
+      kept: what was trained on.
+    """
+    num = self._cfg.log.trajectories_per_step
+    if not num:
+      return
+    trained = {(t.prompt.id, t.sample)
+               for group in kept for t in group.trajectories}
+    graded = [t for g in groups for t in g.trajectories if t.reward is not None]
+    graded.sort(key=lambda t: (-t.reward, t.prompt.id, t.sample))
+    # Evenly over the order of reward: the first and the last are among them.
+    chosen = ([graded[i * (len(graded) - 1) // max(num - 1, 1)]
+               for i in range(min(num, len(graded)))])
+    texts = [
+        transcript.render(t, is_trained=(t.prompt.id, t.sample) in trained)
+        for t in chosen]
+    with _disk_errors(self.path):
+      self._write(f"trajectories/step_{step:06d}.txt", "\n".join(texts))
+
+  def resume_hint(self, next_step: int) -> str:
+    """How to go on with an interrupted run."""
+    module = f"experiments.{self._cfg.stage}"
+    return (f"{self._cfg.stage} stopped before step {next_step}, saved in"
+            f" {self.path}; to go on, run the same command again, or: python -m"
+            f" {module} --flagfile={self._file('flags.txt')}")
+
+  def _file(self, name: str) -> str:
+    return os.path.join(self.path, name)
+
+  def _write(self, name: str, text: str) -> None:
+    """Replaces a file as a whole, durably."""
+    path = self._file(name)
+    with open(f"{path}.new", "w", encoding="utf-8") as file:
+      file.write(text)
+      file.flush()
+      os.fsync(file.fileno())
+    os.replace(f"{path}.new", path)
+
+  def _lock(self, stack: contextlib.ExitStack) -> None:
+    file = stack.enter_context(
+        open(self._file(".lock"), "a+", encoding="utf-8"))
+    try:
+      fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as e:
+      file.seek(0)
+      raise errors.UserError(
+          f"{self.path} is in use by process {file.read().strip() or '?'}; wait"
+          " for it or give this run a --name") from e
+    file.truncate(0)
+    file.write(f"{os.getpid()}\n")
+    file.flush()
+
+  def _check_config(self) -> None:
+    """Refuses to go on with another configuration."""
+    try:
+      with open(self._file("config.json"), encoding="utf-8") as file:
+        old = _flat(json.load(file))
+    except (FileNotFoundError, ValueError):
+      return
+    new = _flat(json.loads(_json(dataclasses.asdict(self._cfg))))
+    differing = [name for name in new
+                 if name in old and old[name] != new[name]
+                 and not name.startswith(_FREE)]
+    if differing:
+      what = ", ".join(f"--{n} was {old[n]}, is {new[n]}"
+                       for n in differing[:3])
+      raise errors.UserError(
+          f"{self.path} holds a run with other settings ({what}); give this one"
+          " a --name or --workdir, or delete that folder")
+
+  def _earlier_s(self) -> float:
+    try:
+      with open(self._file("wall_s.txt"), encoding="utf-8") as file:
+        return float(file.read())
+    except (FileNotFoundError, ValueError):
+      return 0.0
+
+
+def versions() -> dict[str, str]:
+  """Versions of Python and of the packages that matter."""
+  found = {"python": platform.python_version()}
+  for name in _PACKAGES:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+      found[name] = importlib.metadata.version(name)
+  return found
+
+
+@contextlib.contextmanager
+def _disk_errors(path: str) -> Iterator[None]:
+  try:
+    yield
+  except OSError as e:
+    if e.errno not in (errno.ENOSPC, errno.EDQUOT):
+      raise
+    raise errors.UserError(
+        f"disk full while writing {path}; the last good checkpoint stays: free"
+        " some space and run the same command again") from e
+
+
+def _flag_lines(cfg: config.Config) -> str:
+  lines = []
+  for name, value in flag_values(cfg).items():
+    if name == "stage":
+      continue
+    if isinstance(value, tuple):
+      value = ",".join(map(str, value))
+    if isinstance(value, bool):
+      value = str(value).lower()
+    lines.append(f"--{name}={'none' if value is None else value}\n")
+  return "".join(lines)
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+  flat = {}
+  for name, value in values.items():
+    if isinstance(value, dict):
+      flat |= _flat(value, f"{prefix}{name}.")
+    else:
+      flat[prefix + name] = value
+  return flat
+
+
+def _is_before(line: str, step: int) -> bool:
+  try:
+    return line.endswith("\n") and json.loads(line)["step"] < step
+  except (ValueError, KeyError, TypeError):
+    return False
+
+
+def _json(value: Any) -> str:
+  return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
