@@ -8,15 +8,20 @@ from rstar2_jax import config
 
 LAPTOP = config.Config(
     preset="laptop",
-    data=config.DataConfig(max_prompt_tokens=96),
+    data=config.DataConfig(max_prompt_tokens=56),
+    policy=config.PolicyConfig(
+        num_layers=2, intermediate_size=256, rope_theta=300.0),
+    sft=config.SftConfig(
+        num_demonstrations=8000, num_epochs=1, batch_size=8, optimizer="muon",
+        learning_rate=0.01, weight_decay=0.0),
     rollout=config.RolloutConfig(
         prompts_per_step=16, group_size=16, max_turns=4,
-        max_response_tokens=144),
-    engine=config.EngineConfig(num_slots=128, max_seq_len=240),
+        max_response_tokens=136),
+    engine=config.EngineConfig(num_slots=128, max_seq_len=192),
     roc=config.RocConfig(keep=8),
     optimizer=config.OptimizerConfig(
         learning_rate=5e-4, warmup_steps=4, b2=0.99, weight_decay=0.0),
-    batch=config.BatchConfig(row_tokens=256, rows_per_micro_batch=16),
+    batch=config.BatchConfig(row_tokens=192, rows_per_micro_batch=8),
 )
 
 # SmolLM2-135M-Instruct from a local folder (--policy.path=DIR): one GPU, or a

@@ -201,7 +201,7 @@ def _first_policy(cfg: config.Config) -> Policy:
   tokenizer = vocabulary.build(cfg.policy.vocab_size)
   sizes = {name: getattr(cfg.policy, name) for name in (
       "num_layers", "hidden_size", "intermediate_size", "num_heads",
-      "num_kv_heads", "head_dim", "dtype", "remat")}
+      "num_kv_heads", "head_dim", "rope_theta", "dtype", "remat")}
   model_config = model.ModelConfig(vocab_size=tokenizer.vocab_size, **sizes)
   return Policy(tokenizer=tokenizer, config=model_config,
                 params=model.init(model_config, cfg.seed))

@@ -54,6 +54,8 @@ class PolicyConfig:
   num_heads: int = field(4, "Query heads.")
   num_kv_heads: int = field(2, "Key/value heads.")
   head_dim: int = field(32, "Width of a head.")
+  rope_theta: float = field(10_000.0, "Base of rotary positions; small where"
+                            " contexts are short.")
   vocab_size: int = field(512, "Tokenizer size aimed at, special tokens"
                           " included.")
   dtype: Literal["float32", "bfloat16"] = field(
