@@ -31,8 +31,9 @@ def attend(
 
   Args:
     q: [B, H, D], one query per head.
-    k_cache: [B, S, Hk, D]; v_cache alike. S is a multiple of KEY_BLOCK.
-    k_recent: [T, B, Hk, D]; v_recent alike; entry t is of step t.
+    k_cache: [B, Hk, D, S]; S is a multiple of KEY_BLOCK.
+    v_cache: [B, Hk, S, D].
+    k_recent: [B, Hk, T, D], entry t is of step t; v_recent alike.
     cached: int32 [B], cached keys that belong to the sequence.
     step: int32 scalar, index of this step; its own key is in `k_recent`.
 
@@ -40,15 +41,15 @@ def attend(
     [B, H, D] in the dtype of `q`; softmax in float32.
   """
   batch, num_heads, width = q.shape
-  num_kv_heads = k_cache.shape[2]
+  num_kv_heads = k_cache.shape[1]
   q = q.reshape(batch, num_kv_heads, num_heads // num_kv_heads, width)
   scale = width**-0.5
-  old = jnp.einsum("bhgd,bshd->bhgs", q, k_cache,
+  old = jnp.einsum("bhgd,bhds->bhgs", q, k_cache,
                    preferred_element_type=jnp.float32) * scale
-  new = jnp.einsum("bhgd,tbhd->bhgt", q, k_recent,
+  new = jnp.einsum("bhgd,bhtd->bhgt", q, k_recent,
                    preferred_element_type=jnp.float32) * scale
-  is_old = jnp.arange(k_cache.shape[1]) < cached[:, None, None, None]
-  is_new = jnp.arange(k_recent.shape[0]) <= step
+  is_old = jnp.arange(k_cache.shape[3]) < cached[:, None, None, None]
+  is_new = jnp.arange(k_recent.shape[2]) <= step
   old = jnp.where(is_old, old, -jnp.inf)
   new = jnp.where(is_new, new, -jnp.inf)
   # The step's own key is never masked, so the maximum is finite.
@@ -58,9 +59,9 @@ def attend(
   new = jnp.exp(new - highest)
   blocks = old.reshape(*old.shape[:-1], -1, _SUM_BLOCK)
   total = jnp.sum(jnp.sum(blocks, axis=-2), axis=-1) + jnp.sum(new, axis=-1)
-  mixed = jnp.einsum("bhgs,bshd->bhgd", old.astype(v_cache.dtype), v_cache,
+  mixed = jnp.einsum("bhgs,bhsd->bhgd", old.astype(v_cache.dtype), v_cache,
                      preferred_element_type=jnp.float32)
-  mixed += jnp.einsum("bhgt,tbhd->bhgd", new.astype(v_recent.dtype), v_recent,
+  mixed += jnp.einsum("bhgt,bhtd->bhgd", new.astype(v_recent.dtype), v_recent,
                       preferred_element_type=jnp.float32)
   mixed /= total[..., None]
   return mixed.reshape(batch, num_heads, width).astype(q.dtype)

@@ -3,6 +3,10 @@
 All rows have the same length, one of a few buckets. It starts at the smallest,
 grows when a sequence needs more and falls back when the cache is flushed, so
 that short sequences pay neither for the longest one possible nor for slicing.
+
+Keys lie with their positions last, values with their width last: the layouts
+in which one query against all keys of a sequence is a row of long vectors (on
+CPU several times faster than position-major ones).
 """
 
 from typing import NamedTuple
@@ -17,15 +21,15 @@ _GROWTH = 1.5
 
 
 class Cache(NamedTuple):
-  """Keys and values; tuples over layers of [N, S, Hk, D]."""
+  """Keys and values; tuples over layers."""
 
-  k: tuple[jax.Array, ...]
-  v: tuple[jax.Array, ...]
+  k: tuple[jax.Array, ...]  # [N, Hk, D, S]
+  v: tuple[jax.Array, ...]  # [N, Hk, S, D]
 
   @property
   def length(self) -> int:
     """S, entries per slot."""
-    return self.k[0].shape[1]
+    return self.k[0].shape[3]
 
 
 def lengths(max_seq_len: int) -> tuple[int, ...]:
@@ -45,35 +49,40 @@ def empty(
     head_dim: int, dtype: jnp.dtype, sharding: jax.sharding.Sharding | None,
 ) -> Cache:
   """A cache of zeros."""
-  shape = (num_slots, length, num_kv_heads, head_dim)
-  def zeros() -> tuple[jax.Array, ...]:
-    return tuple(jnp.zeros(shape, dtype, device=sharding)
-                 for _ in range(num_layers))
-  return Cache(zeros(), zeros())
+  def zeros(*shape: int) -> tuple[jax.Array, ...]:
+    return tuple(
+        jnp.zeros((num_slots, num_kv_heads, *shape), dtype, device=sharding)
+        for _ in range(num_layers))
+  return Cache(zeros(head_dim, length), zeros(length, head_dim))
 
 
 def grow(cache: Cache, length: int) -> Cache:
   """The same entries with room for `length`."""
-  padding = [(0, 0), (0, length - cache.length), (0, 0), (0, 0)]
-  return jax.tree.map(lambda x: jnp.pad(x, padding), cache)
+  def pad(x: jax.Array, axis: int) -> jax.Array:
+    padding = [(0, 0)] * x.ndim
+    padding[axis] = (0, length - cache.length)
+    return jnp.pad(x, padding)
+  return Cache(tuple(pad(k, 3) for k in cache.k),
+               tuple(pad(v, 2) for v in cache.v))
 
 
 def take_rows(cache: Cache, slots: jax.Array) -> tuple[jax.Array, jax.Array]:
   """Rows of some slots, stacked over layers: k and v [L, R, S, Hk, D]."""
   # Rows of padding name no slot; what they compute is dropped on the way back.
-  def take(layers):
-    return jnp.stack([x.at[slots].get(mode="clip") for x in layers])
-  return take(cache.k), take(cache.v)
+  def take(layers: tuple[jax.Array, ...], axes: tuple[int, ...]) -> jax.Array:
+    return jnp.stack([x.at[slots].get(mode="clip").transpose(axes)
+                      for x in layers])
+  return take(cache.k, (0, 3, 1, 2)), take(cache.v, (0, 2, 1, 3))
 
 
 def put_rows(
     cache: Cache, slots: jax.Array, k: jax.Array, v: jax.Array
 ) -> Cache:
   """Writes rows back; slots out of range are dropped."""
-  def put(layers, rows):
-    return tuple(x.at[slots].set(row, mode="drop")
+  def put(layers, rows, axes):
+    return tuple(x.at[slots].set(row.transpose(axes), mode="drop")
                  for x, row in zip(layers, rows, strict=True))
-  return Cache(put(cache.k, k), put(cache.v, v))
+  return Cache(put(cache.k, k, (0, 2, 3, 1)), put(cache.v, v, (0, 2, 1, 3)))
 
 
 def copy_rows(
@@ -91,19 +100,24 @@ def copy_rows(
 
 
 def append(
-    cache: Cache, k: jax.Array, v: jax.Array, starts: jax.Array
+    cache: Cache, k: tuple[jax.Array, ...], v: tuple[jax.Array, ...],
+    starts: jax.Array,
 ) -> Cache:
   """Writes the entries of one decode dispatch.
 
   Args:
     cache: the cache.
-    k: [L, T, N, Hk, D], entries of T steps; v alike.
+    k: [N, Hk, T, D] of each layer, entries of T steps; v alike.
     starts: int32 [N], position of the first; those past the end are dropped.
   """
-  positions = starts[:, None] + jnp.arange(k.shape[1])
-  slots = jnp.arange(k.shape[2])[:, None]
-  def put(layers, new):
-    return tuple(
-        x.at[slots, positions].set(jnp.swapaxes(entries, 0, 1), mode="drop")
-        for x, entries in zip(layers, new, strict=True))
-  return Cache(put(cache.k, k), put(cache.v, v))
+  num_slots, _, num_steps, _ = k[0].shape
+  # In one index with the slot, so that a row of both stays one write.
+  positions = starts[:, None] + jnp.arange(num_steps)
+  slots = jnp.arange(num_slots)[:, None]
+  def put_k(x: jax.Array, new: jax.Array) -> jax.Array:
+    return x.at[slots, :, :, positions].set(
+        new.transpose(0, 2, 1, 3), mode="drop")
+  def put_v(x: jax.Array, new: jax.Array) -> jax.Array:
+    return x.at[slots, :, positions].set(
+        new.transpose(0, 2, 1, 3), mode="drop")
+  return Cache(tuple(map(put_k, cache.k, k)), tuple(map(put_v, cache.v, v)))

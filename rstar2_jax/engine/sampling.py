@@ -13,6 +13,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+_GOLDEN = np.uint32(0x9E3779B9)
+
 
 
 class SamplingParams(NamedTuple):
@@ -49,11 +53,14 @@ def sample(
   candidates = jax.lax.cond(
       jnp.any(is_filtered), lambda: _keep_likely(scaled, params),
       lambda: scaled)
-  noise = jax.vmap(_gumbel, in_axes=(0, 0, None))(
-      params.seed, positions, logits.shape[-1])
+  # The race of exponential clocks: the first to ring is id i with probability
+  # p_i. It takes one logarithm where the Gumbel trick takes two.
+  highest = jnp.max(scaled, axis=-1, keepdims=True)
+  speed = jnp.exp(candidates - highest)
+  clocks = exponential_noise(params.seed, positions, logits.shape[-1])
   is_greedy = params.temperature <= 0
   ids = jnp.argmax(
-      jnp.where(is_greedy[:, None], scaled, candidates + noise), axis=-1)
+      jnp.where(is_greedy[:, None], scaled, speed / clocks), axis=-1)
   return ids.astype(jnp.int32), logprobs_at(scaled, ids[:, None])[:, 0]
 
 
@@ -74,9 +81,38 @@ def logprobs_at(scaled: jax.Array, ids: jax.Array) -> jax.Array:
   return jnp.take_along_axis(scaled, ids, axis=-1) - highest - log_sum
 
 
-def _gumbel(seed: jax.Array, position: jax.Array, size: int) -> jax.Array:
-  key = jax.random.fold_in(jax.random.key(seed), position)
-  return jax.random.gumbel(key, (size,), jnp.float32)
+def exponential_noise(
+    seeds: jax.Array, positions: jax.Array, num_ids: int
+) -> jax.Array:
+  """Unit exponential draws that depend on (seed, position, id) alone.
+
+  A keyed integer hash of the id: jax.random's default generator took as long
+  as half of the decode step of a small model on CPU.
+
+  Args:
+    seeds: uint32 [B].
+    positions: int32 [B].
+    num_ids: V.
+
+  Returns:
+    float32 [B, V], over 0.
+  """
+  positions = positions.astype(jnp.uint32)
+  outer = _hash(seeds ^ _hash(positions + _GOLDEN))
+  inner = _hash(outer + positions)
+  ids = jnp.arange(num_ids, dtype=jnp.uint32) * _GOLDEN
+  bits = _hash(_hash(ids + outer[:, None]) ^ inner[:, None])
+  # 23 bits, so that the sum is exact and never 0 or 1.
+  uniform = ((bits >> 9).astype(jnp.float32) + 0.5) * 2.0**-23
+  return -jnp.log(uniform)
+
+
+def _hash(x: jax.Array) -> jax.Array:
+  """A bijection of uint32 in which every input bit moves every output bit."""
+  # The constants are of C. Wellons' search for a finalizer with low bias.
+  x = (x ^ (x >> 16)) * np.uint32(0x7FEB352D)
+  x = (x ^ (x >> 15)) * np.uint32(0x846CA68B)
+  return x ^ (x >> 16)
 
 
 def _keep_likely(scaled: jax.Array, params: SamplingParams) -> jax.Array:

@@ -4,6 +4,7 @@ Letters: N slots, R prefill rows, C chunk, T steps of a dispatch, L layers,
 H/Hk query and KV heads, D head width, V vocabulary.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -66,8 +67,8 @@ class _Carry(NamedTuple):
   left: jax.Array  # int32 [N]
   counts: jax.Array  # int32 [N]
   is_stopped: jax.Array  # bool [N]
-  k: jax.Array  # [L, T, N, Hk, D]
-  v: jax.Array  # [L, T, N, Hk, D]
+  k: tuple[jax.Array, ...]  # [N, Hk, T, D] of each layer
+  v: tuple[jax.Array, ...]  # [N, Hk, T, D] of each layer
   sampled: jax.Array  # int32 [T, N]
   logprobs: jax.Array  # float32 [T, N]
   rich: Rich | None
@@ -122,11 +123,16 @@ def decode(
       top_k=controls[:, TOP_K],
       seed=jax.lax.bitcast_convert_type(controls[:, SEED], jnp.uint32))
 
+  # Outside of the loop, which would cut them out again in every step.
+  layers = [jax.tree.map(lambda p, i=i: p[i], params["layers"])
+            for i in range(model_config.num_layers)]
+
   def one_step(carry: _Carry) -> _Carry:
     is_active = carry.left > 0
     positions = starts + carry.step
     hidden, k, v = _forward(
-        params, model_config, carry, cache, positions=positions, starts=starts)
+        params, layers, model_config, carry, cache, positions=positions,
+        starts=starts)
     logits = model.logits(params, model_config, hidden).astype(jnp.float32)
     ids, logprobs = sampling.sample(
         logits, positions + 1, params_of, num_ids=num_ids)
@@ -204,29 +210,34 @@ def unpack(packed: np.ndarray, rich: Rich | None) -> Sampled:
 
 
 def _forward(
-    params: Any, model_config: model.ModelConfig, carry: _Carry,
-    cache: cache_lib.Cache, *, positions: jax.Array, starts: jax.Array,
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+    params: Any, layers: Sequence[Any], model_config: model.ModelConfig,
+    carry: _Carry, cache: cache_lib.Cache, *, positions: jax.Array,
+    starts: jax.Array,
+) -> tuple[jax.Array, tuple[jax.Array, ...], tuple[jax.Array, ...]]:
   """One id per slot: hidden [N, D], and k and v with this step's entries."""
   x = model.embed(params, model_config, carry.ids)
-  k, v = carry.k, carry.v
-  for i in range(model_config.num_layers):
-    layer = model.layer(
-        jax.tree.map(lambda p, i=i: p[i], params["layers"]), model_config)
+  ks, vs = [], []
+  for i, layer_params in enumerate(layers):
+    layer = model.layer(layer_params, model_config)
     q, k_new, v_new = layer.project(x, positions)
-    k = k.at[i, carry.step].set(k_new.astype(k.dtype))
-    v = v.at[i, carry.step].set(v_new.astype(v.dtype))
+    k = carry.k[i].at[:, :, carry.step].set(k_new.astype(carry.k[i].dtype))
+    v = carry.v[i].at[:, :, carry.step].set(v_new.astype(carry.v[i].dtype))
     mixed = attention.attend(
-        q, cache.k[i], cache.v[i], k[i], v[i], starts, carry.step)
+        q, cache.k[i], cache.v[i], k, v, starts, carry.step)
     x = layer.finish(x, mixed)
-  return model.final_norm(params, model_config, x), k, v
+    ks.append(k)
+    vs.append(v)
+  return model.final_norm(params, model_config, x), tuple(ks), tuple(vs)
 
 
 def _start(
     controls: jax.Array, cache: cache_lib.Cache, num_steps: int,
     chosen: jax.Array | None, num_slots: int,
 ) -> _Carry:
-  shape = (len(cache.k), num_steps, num_slots, *cache.k[0].shape[2:])
+  _, num_kv_heads, width, _ = cache.k[0].shape
+  recent = tuple(
+      jnp.zeros((num_slots, num_kv_heads, num_steps, width), k.dtype)
+      for k in cache.k)
   rich = None
   if chosen is not None:
     k = requests.MAX_TOP_LOGPROBS
@@ -239,8 +250,7 @@ def _start(
       step=jnp.int32(0), ids=controls[:, ID], left=controls[:, LEFT],
       counts=jnp.zeros(num_slots, jnp.int32),
       is_stopped=jnp.zeros(num_slots, bool),
-      k=jnp.zeros(shape, cache.k[0].dtype),
-      v=jnp.zeros(shape, cache.k[0].dtype),
+      k=recent, v=recent,
       sampled=jnp.zeros((num_steps, num_slots), jnp.int32),
       logprobs=jnp.zeros((num_steps, num_slots), jnp.float32), rich=rich)
 
