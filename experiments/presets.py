@@ -18,6 +18,9 @@ LAPTOP = config.Config(
         prompts_per_step=16, group_size=16, max_turns=4,
         max_response_tokens=136),
     engine=config.EngineConfig(num_slots=128, max_seq_len=192),
+    # A right program takes milliseconds; a loop without end keeps one of two
+    # cores busy until its CPU limit.
+    tool=config.ToolConfig(timeout_s=2.0, cpu_timeout_s=0.25),
     roc=config.RocConfig(keep=8),
     optimizer=config.OptimizerConfig(
         learning_rate=5e-4, warmup_steps=4, b2=0.99, weight_decay=0.0),

@@ -103,7 +103,10 @@ def open_workers(
           params, model_config, cfg.engine, num_ids=tokenizer.vocab_size)))
       servers = [scheduler.Server(
           name="engine", client=sampler_client.InProcessClient(engine),
-          kv_capacity=engine.kv_capacity)]
+          kv_capacity=engine.kv_capacity,
+          # One more would push a trajectory whose tool runs out of its slot,
+          # and all its KV would be computed again.
+          max_running=cfg.engine.num_slots)]
       sync = weight_sync.InProcessSync(engine)
       max_seq_len = cfg.engine.max_seq_len
     collector = stack.enter_context(contextlib.closing(

@@ -22,13 +22,16 @@ class Server:
   name: str
   client: Any  # rollout.sampler_client.SamplerClient
   kv_capacity: int  # tokens
+  max_running: int = 1 << 30  # trajectories
   reserved: int = 0  # tokens
   num_running: int = 0
   is_healthy: bool = True
 
   @property
   def room(self) -> int:
-    """Tokens that can still be reserved."""
+    """Tokens that can still be reserved; none if all slots are taken."""
+    if self.num_running >= self.max_running:
+      return 0
     return self.kv_capacity - self.reserved
 
 
