@@ -17,7 +17,9 @@ _TICK_S = 1.0 / os.sysconf('SC_CLK_TCK')
 def list_contained() -> list[int]:
   """All processes of this PID namespace but PID 1."""
   return [
-      int(name) for name in os.listdir('/proc') if name.isdigit() and name != '1'
+      int(name)
+      for name in os.listdir('/proc')
+      if name.isdigit() and name != '1'
   ]
 
 

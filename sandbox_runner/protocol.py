@@ -1,7 +1,7 @@
 """The wire format of the sandbox: requests, results, statuses, JSON codecs.
 
-Standard library only; the one module of this package that a client library
-may import. A result's status is decided from wait status, timers and cgroup
+Standard library only; with `schema`, all that a client library
+needs to import. A result's status is decided from wait status, timers and cgroup
 events, never from text that the program printed.
 """
 
@@ -10,8 +10,9 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
-import math
 from typing import Any, Mapping
+
+from sandbox_runner import schema
 
 MAX_SOURCE_BYTES = 1 << 20
 MAX_STDIN_BYTES = 8 << 20
@@ -75,16 +76,7 @@ class Isolation(enum.StrEnum):
   NONE = 'none'
 
 
-class InvalidRequest(ValueError):
-  """A request that breaks the schema.
-
-  Attributes:
-    field: name of the offending field, '' for the body as a whole.
-  """
-
-  def __init__(self, field: str, message: str):
-    super().__init__(f'{field}: {message}' if field else message)
-    self.field = field
+InvalidRequest = schema.InvalidRequest
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -123,24 +115,26 @@ class ExecuteRequest:
   @classmethod
   def from_json(cls, body: Any) -> ExecuteRequest:
     """Reads a decoded JSON object. Raises InvalidRequest naming the field."""
-    fields = _check_object(body, cls)
-    code = _string(fields, 'code', MAX_SOURCE_BYTES)
-    timeout_s = _number(fields, 'timeout_s', 10.0, 1e-3, MAX_TIMEOUT_S)
+    fields = schema.check_object(body, cls)
+    code = schema.string(fields, 'code', MAX_SOURCE_BYTES)
+    timeout_s = schema.number(fields, 'timeout_s', 10.0, 1e-3, MAX_TIMEOUT_S)
     return cls(
         code=code,
-        stdin=_string(fields, 'stdin', MAX_STDIN_BYTES, default=''),
+        stdin=schema.string(fields, 'stdin', MAX_STDIN_BYTES, default=''),
         timeout_s=timeout_s,
-        cpu_timeout_s=_number(
+        cpu_timeout_s=schema.number(
             fields, 'cpu_timeout_s', None, 1e-3, MAX_TIMEOUT_S
         ),
-        memory_mb=_integer(fields, 'memory_mb', 1024, 16, MAX_MEMORY_MB),
-        deadline_s=_number(
+        memory_mb=schema.integer(
+            fields, 'memory_mb', 1024, 16, MAX_MEMORY_MB
+        ),
+        deadline_s=schema.number(
             fields, 'deadline_s', None, 1e-3, 24 * MAX_TIMEOUT_S
         ),
-        seed=_integer(fields, 'seed', None, 0, 2**63 - 1),
-        tier=_choice(fields, 'tier', Tier),
-        tenant=_string(fields, 'tenant', 256, default=''),
-        request_id=_string(fields, 'request_id', 256, default=''),
+        seed=schema.integer(fields, 'seed', None, 0, 2**63 - 1),
+        tier=schema.choice(fields, 'tier', Tier),
+        tenant=schema.string(fields, 'tenant', 256, default=''),
+        request_id=schema.string(fields, 'request_id', 256, default=''),
     )
 
 
@@ -240,13 +234,15 @@ class SessionRequest:
   @classmethod
   def from_json(cls, body: Any) -> SessionRequest:
     """Reads a decoded JSON object. Raises InvalidRequest naming the field."""
-    fields = _check_object(body, cls)
+    fields = schema.check_object(body, cls)
     return cls(
-        tier=_choice(fields, 'tier', Tier) or Tier.FULL,
-        memory_mb=_integer(fields, 'memory_mb', 1024, 16, MAX_MEMORY_MB),
-        idle_ttl_s=_number(fields, 'idle_ttl_s', 600.0, 1e-3, 86400.0),
-        seed=_integer(fields, 'seed', None, 0, 2**63 - 1),
-        tenant=_string(fields, 'tenant', 256, default=''),
+        tier=schema.choice(fields, 'tier', Tier) or Tier.FULL,
+        memory_mb=schema.integer(
+            fields, 'memory_mb', 1024, 16, MAX_MEMORY_MB
+        ),
+        idle_ttl_s=schema.number(fields, 'idle_ttl_s', 600.0, 1e-3, 86400.0),
+        seed=schema.integer(fields, 'seed', None, 0, 2**63 - 1),
+        tenant=schema.string(fields, 'tenant', 256, default=''),
     )
 
 
@@ -279,17 +275,17 @@ class VerifyRequest:
   @classmethod
   def from_json(cls, body: Any) -> VerifyRequest:
     """Reads a decoded JSON object. Raises InvalidRequest naming the field."""
-    fields = _check_object(body, cls)
+    fields = schema.check_object(body, cls)
     return cls(
-        answer=_string(fields, 'answer', 1 << 16),
-        reference=_string(fields, 'reference', 1 << 16),
-        timeout_s=_number(fields, 'timeout_s', 5.0, 1e-3, MAX_TIMEOUT_S),
-        deadline_s=_number(
+        answer=schema.string(fields, 'answer', 1 << 16),
+        reference=schema.string(fields, 'reference', 1 << 16),
+        timeout_s=schema.number(fields, 'timeout_s', 5.0, 1e-3, MAX_TIMEOUT_S),
+        deadline_s=schema.number(
             fields, 'deadline_s', None, 1e-3, 24 * MAX_TIMEOUT_S
         ),
-        integers_only=_boolean(fields, 'integers_only', False),
-        tenant=_string(fields, 'tenant', 256, default=''),
-        request_id=_string(fields, 'request_id', 256, default=''),
+        integers_only=schema.boolean(fields, 'integers_only', False),
+        tenant=schema.string(fields, 'tenant', 256, default=''),
+        request_id=schema.string(fields, 'request_id', 256, default=''),
     )
 
 
@@ -346,104 +342,3 @@ def _sparse_json(message: Any) -> dict[str, Any]:
       if f.default is dataclasses.MISSING
       or getattr(message, f.name) != f.default
   }
-
-
-def _check_object(body: Any, message_type: type) -> Mapping[str, Any]:
-  if not isinstance(body, Mapping):
-    raise InvalidRequest('', f'expected an object, got {_kind(body)}')
-  known = {f.name for f in dataclasses.fields(message_type)}
-  for name in body:
-    if name not in known:
-      raise InvalidRequest(str(name)[:64], 'unknown field')
-  return body
-
-
-def _string(
-    fields: Mapping[str, Any],
-    name: str,
-    max_bytes: int,
-    default: str | None = None,
-) -> str:
-  value = fields.get(name, default)
-  if value is None and default is not None:
-    return default
-  if not isinstance(value, str):
-    problem = 'is required' if name not in fields else (
-        f'expected a string, got {_kind(value)}'
-    )
-    raise InvalidRequest(name, problem)
-  # A lone surrogate is legal in JSON but not in UTF-8.
-  size = len(value.encode('utf-8', 'replace'))
-  if size > max_bytes:
-    raise InvalidRequest(name, f'{size} bytes, limit is {max_bytes}')
-  return value
-
-
-def _number(
-    fields: Mapping[str, Any],
-    name: str,
-    default: float | None,
-    low: float,
-    high: float,
-) -> float | None:
-  value = fields.get(name)
-  if value is None:
-    return default
-  if isinstance(value, bool) or not isinstance(value, (int, float)):
-    raise InvalidRequest(name, f'expected a number, got {_kind(value)}')
-  if math.isnan(value) or not low <= value <= high:
-    raise InvalidRequest(name, f'{_short(value)} is not in [{low}, {high}]')
-  return float(value)
-
-
-def _integer(
-    fields: Mapping[str, Any],
-    name: str,
-    default: int | None,
-    low: int,
-    high: int,
-) -> int | None:
-  value = fields.get(name)
-  if value is None:
-    return default
-  if isinstance(value, bool) or not isinstance(value, int):
-    raise InvalidRequest(name, f'expected an integer, got {_kind(value)}')
-  if not low <= value <= high:
-    raise InvalidRequest(name, f'{_short(value)} is not in [{low}, {high}]')
-  return value
-
-
-def _boolean(fields: Mapping[str, Any], name: str, default: bool) -> bool:
-  value = fields.get(name, default)
-  if not isinstance(value, bool):
-    raise InvalidRequest(name, f'expected a boolean, got {_kind(value)}')
-  return value
-
-
-def _choice(
-    fields: Mapping[str, Any], name: str, choices: type[enum.StrEnum]
-) -> Any:
-  value = fields.get(name)
-  if value is None:
-    return None
-  options = ', '.join(choices)
-  if not isinstance(value, str):
-    raise InvalidRequest(name, f'expected one of {options}')
-  try:
-    return choices(value)
-  except ValueError:
-    raise InvalidRequest(
-        name, f'{value[:64]!r} is not one of {options}'
-    ) from None
-
-
-def _kind(value: Any) -> str:
-  kinds = {dict: 'an object', list: 'an array', str: 'a string',
-           bool: 'a boolean', int: 'a number', float: 'a number'}
-  return 'null' if value is None else kinds.get(type(value), 'something else')
-
-
-def _short(value: float | int) -> str:
-  if isinstance(value, int) and value.bit_length() > 64:
-    return 'a number of more than 64 bits'
-  return str(value)
