@@ -88,7 +88,8 @@ class Stage:
       return state, int(data["next_step"])
     state = train_state.create(
         self.policy.params, self.learner.optimizer, self.learner.mesh)
-    if predecessor is not None:
+    # SFT has an optimizer of its own; RL starts with a fresh one.
+    if predecessor and run_folder.read_summary(predecessor)["stage"] != "sft":
       earlier = checkpoints_lib.Checkpoints(
           run_folder.checkpoint_dir(predecessor), keep=1)
       step = earlier.latest_step()

@@ -95,13 +95,13 @@ class Batcher:
       self._abort(request)
     for slot, request in self._running():
       if matches(request):
-        self._leave(slot)
+        self.slots.release(slot)
         self._abort(request)
 
   def retract(self) -> None:
     """Sends running requests back to the queue with what they sampled."""
     for slot, request in reversed(self._running()):
-      self._leave(slot)
+      self.slots.release(slot)
       request.num_retractions += 1
       self.counters.retracted += 1
       self.queue.appendleft(request)
@@ -170,40 +170,36 @@ class Batcher:
     slots = self.slots.in_state(slots_lib.State.DECODE)
     if not slots.size:
       return
-    controls = self._controls
-    rows = np.arange(len(controls))
-    last = np.maximum(self.slots.num_known - 1, 0)
-    controls[:, steps.ID] = self.slots.ids[rows, last]
-    controls[:, steps.POSITION] = self.slots.num_cached
-    controls[:, steps.LEFT] = 0
     self._note_cached(slots)
     active = [self.slots.requests[s] for s in slots]
-    controls[slots, steps.LEFT] = [r.num_left for r in active]
+    num_known = self.slots.num_known[slots]
+    controls = self._controls[slots]
+    controls[:, steps.ID] = self.slots.ids[slots, num_known - 1]
+    controls[:, steps.POSITION] = self.slots.num_cached[slots]
+    controls[:, steps.LEFT] = [r.num_left for r in active]
     is_rich = any(r.extras.num_top_logprobs or r.extras.chosen_ids
                   for r in active)
     out = self.device.decode(
-        controls, self._chosen if is_rich else None,
-        num_positions=int(self.slots.num_known[slots].max())
-        + self.device.config.decode_steps)
+        slots, controls, self._chosen[slots] if is_rich else None,
+        num_positions=int(num_known.max()) + self.device.config.decode_steps)
     self.counters.decode_dispatches += 1
     self._collect(slots, out)
 
   def _collect(self, slots: np.ndarray, out: steps.Sampled) -> None:
     """Takes over what one decode dispatch sampled."""
-    counts = out.counts[slots]
-    before = self.slots.num_known[slots]
-    self.counters.sampled_tokens += int(counts.sum())
-    self.slots.append(slots, out.ids[:, slots], counts)
+    self.counters.sampled_tokens += int(out.counts.sum())
+    self.slots.append(slots, out.ids, out.counts)
     now = time.time()
-    for slot, start, count, stopped in zip(
-        slots, before, counts, out.is_stopped[slots], strict=True):
+    for row, (slot, count, stopped) in enumerate(zip(
+        slots.tolist(), out.counts.tolist(), out.is_stopped.tolist(),
+        strict=True)):
       request = self.slots.requests[slot]
       if not request.first_token_s:
         request.first_token_s = now
-      request.output_ids.extend(out.ids[:count, slot].tolist())
-      request.logprobs.extend(out.logprobs[:count, slot].tolist())
-      _take_rich(request, out, int(slot), int(count))
-      self._settle(int(slot), request, bool(stopped), int(count))
+      request.output_ids.extend(out.ids[:count, row].tolist())
+      request.logprobs.extend(out.logprobs[:count, row].tolist())
+      _take_rich(request, out, row, count)
+      self._settle(slot, request, stopped, count)
 
   def _settle(
       self, slot: int, request: requests.Request, stopped: bool, count: int
@@ -222,15 +218,11 @@ class Batcher:
       request.finish_reason = {
           "type": "length", "length": len(request.output_ids)}
     if request.is_done:
-      self._leave(slot)
+      self.slots.release(slot)
       request.finished_s = time.time()
       request.on_event(request)
     elif request.extras.report_progress:
       request.on_event(request)
-
-  def _leave(self, slot: int) -> None:
-    self.slots.release(slot)
-    self._controls[slot, steps.LEFT] = 0
 
   def _abort(self, request: requests.Request) -> None:
     self.counters.aborted += 1
@@ -254,7 +246,7 @@ def _write_controls(row: np.ndarray, request: requests.Request) -> None:
 
 
 def _take_rich(
-    request: requests.Request, out: steps.Sampled, slot: int, count: int
+    request: requests.Request, out: steps.Sampled, row: int, count: int
 ) -> None:
   extras, rich = request.extras, out.rich
   if rich is None:
@@ -262,12 +254,12 @@ def _take_rich(
   if extras.num_top_logprobs:
     k = extras.num_top_logprobs
     request.top_logprobs += [
-        list(zip(rich.top_logprobs[t, slot, :k].tolist(),
-                 rich.top_ids[t, slot, :k].tolist(), strict=True))
+        list(zip(rich.top_logprobs[t, row, :k].tolist(),
+                 rich.top_ids[t, row, :k].tolist(), strict=True))
         for t in range(count)]
   if extras.chosen_ids:
     request.chosen_logprobs += rich.chosen_logprobs[
-        :count, slot, :len(extras.chosen_ids)].tolist()
+        :count, row, :len(extras.chosen_ids)].tolist()
 
 
 def _truncate(request: requests.Request, num_ids: int) -> None:

@@ -99,21 +99,25 @@ def copy_rows(
   return jax.tree.map(copy, cache)
 
 
+def gather(cache: Cache, slots: jax.Array) -> Cache:
+  """A cache of some slots; out of range: anything."""
+  return jax.tree.map(lambda x: x.at[slots].get(mode="clip"), cache)
+
+
 def append(
-    cache: Cache, k: tuple[jax.Array, ...], v: tuple[jax.Array, ...],
+    cache: Cache, slots: jax.Array, k: tuple[jax.Array, ...], v: tuple[jax.Array, ...],
     starts: jax.Array,
 ) -> Cache:
   """Writes the entries of one decode dispatch.
 
   Args:
     cache: the cache.
-    k: [N, Hk, T, D] of each layer, entries of T steps; v alike.
-    starts: int32 [N], position of the first; those past the end are dropped.
+    slots: int32 [R]; those out of range are dropped.
+    k: [R, Hk, T, D] of each layer, entries of T steps; v alike.
+    starts: int32 [R], position of the first; those past the end are dropped.
   """
-  num_slots, _, num_steps, _ = k[0].shape
-  # In one index with the slot, so that a row of both stays one write.
-  positions = starts[:, None] + jnp.arange(num_steps)
-  slots = jnp.arange(num_slots)[:, None]
+  positions = starts[:, None] + jnp.arange(k[0].shape[2])
+  slots = slots[:, None]
   def put_k(x: jax.Array, new: jax.Array) -> jax.Array:
     return x.at[slots, :, :, positions].set(
         new.transpose(0, 2, 1, 3), mode="drop")

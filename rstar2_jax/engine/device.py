@@ -20,6 +20,10 @@ from rstar2_jax.engine import steps
 from rstar2_jax.policy import model
 
 
+# Less than one of so many slots at work: decode those alone.
+_FEW = 4
+
+
 class Device:
   """Weights and cache of one engine.
 
@@ -45,6 +49,9 @@ class Device:
     self.params = params
     self.version = version
     self._lengths = cache_lib.lengths(config.max_seq_len)
+    # With few sequences left, a dispatch over some rows costs less.
+    self._row_counts = sorted({
+        max(1, config.num_slots // _FEW), config.num_slots})
     self._cache = self._empty_cache()
     shapes = dict(model_config=model_config, num_ids=num_ids)
     self._prefill = jax.jit(
@@ -53,7 +60,7 @@ class Device:
     self._decode = jax.jit(
         functools.partial(
             steps.decode, num_steps=config.decode_steps, **shapes),
-        donate_argnames="cache")
+        donate_argnames="cache", static_argnames="is_filtered")
     self._copy = jax.jit(cache_lib.copy_rows, donate_argnames="cache")
     self._grow = jax.jit(cache_lib.grow, static_argnames="length")
     self._score = jax.jit(functools.partial(steps.score, **shapes))
@@ -72,8 +79,10 @@ class Device:
   def max_compiled(self) -> dict[str, int]:
     """Bounds of `num_compiled`."""
     n = len(self._lengths)
-    # Decode has a second form that also gives top log-probabilities.
-    return {"prefill": n, "decode": 2 * n, "copy": n, "score": n}
+    # Forms of decode: with or without sorting, with or without top
+    # log-probabilities; the plain one is enough for training.
+    num_decode = 4 * n * len(self._row_counts)
+    return {"prefill": n, "decode": num_decode, "copy": n, "score": n}
 
   def check_params(self, params: Any) -> None:
     """Raises ValueError where `params` cannot stand for the present ones."""
@@ -102,8 +111,8 @@ class Device:
     rows = self.config.prefill_rows
     for start in range(0, len(copies), rows):
       some = copies[start:start + rows]
-      sources = self._pad([c.source for c in some])
-      destinations = self._pad([c.destination for c in some])
+      sources = self._pad([c.source for c in some], rows)
+      destinations = self._pad([c.destination for c in some], rows)
       self._cache = self._copy(self._cache, sources, destinations)
 
   def prefill(
@@ -128,28 +137,44 @@ class Device:
     tokens[:len(slots)] = np.where(inside, ids[slots[:, None], columns], 0)
     where[:len(slots)] = np.where(inside, positions, steps.NOWHERE)
     self._cache = self._prefill(
-        self.params, cache=self._cache, slots=self._pad(slots), ids=tokens,
+        self.params, cache=self._cache,
+        slots=self._pad(slots, self.config.prefill_rows), ids=tokens,
         positions=where)
 
   def decode(
-      self, controls: np.ndarray, chosen: np.ndarray | None, *,
-      num_positions: int,
+      self, slots: np.ndarray, controls: np.ndarray,
+      chosen: np.ndarray | None, *, num_positions: int,
   ) -> steps.Sampled:
-    """Samples up to `decode_steps` ids in each active slot.
+    """Samples up to `decode_steps` ids in each of some slots.
 
     Args:
-      controls: int32 [N, NUM_CONTROLS], see `steps`.
-      chosen: int32 [N, M], ids whose log-probabilities are wanted; None: no
+      slots: int [n], ascending.
+      controls: int32 [n, NUM_CONTROLS], see `steps`.
+      chosen: int32 [n, M], ids whose log-probabilities are wanted; None: no
         request wants those or top log-probabilities.
-      num_positions: cache entries that the longest active slot may need.
+      num_positions: cache entries that the longest slot may need.
 
     Returns:
-      Host arrays.
+      Host arrays whose rows are those of `slots`.
     """
     self._make_room(num_positions)
+    num_rows = next(n for n in self._row_counts if n >= len(slots))
+    is_whole = num_rows == self.config.num_slots
+    # All slots: each in its own row. Some: packed to the front.
+    rows = slots if is_whole else np.arange(len(slots))
+
+    def place(values: np.ndarray) -> np.ndarray:
+      result = np.zeros((num_rows, values.shape[1]), values.dtype)
+      result[rows] = values
+      return result
+
     self._cache, packed, rich = self._decode(
-        self.params, cache=self._cache, controls=controls, chosen=chosen)
-    return steps.unpack(np.asarray(packed), jax.device_get(rich))
+        self.params, cache=self._cache,
+        slots=None if is_whole else self._pad(slots, num_rows),
+        controls=place(controls),
+        chosen=None if chosen is None else place(chosen),
+        is_filtered=_is_filtered(controls))
+    return steps.unpack(np.asarray(packed), jax.device_get(rich), rows)
 
   def score(self, ids: np.ndarray, temperature: float) -> np.ndarray:
     """float32 [n]: log-probabilities of `ids`, 0 at the first."""
@@ -171,19 +196,22 @@ class Device:
 
   def warm_up(self) -> None:
     """Compiles all steps for all lengths of the cache."""
-    n = self.config.num_slots
-    controls = np.zeros((n, steps.NUM_CONTROLS), np.int32)
+    one = np.zeros(1, np.int32)
     for length in self._lengths:
       self._make_room(length)
       self.copy_prefixes([slots_lib.Copy(0, 0, 0)])
-      self.prefill(np.zeros(1, np.int32), np.zeros((n, 1), np.int32),
-                   np.zeros(1, np.int32), np.ones(1, np.int32))
-      self.decode(controls, None, num_positions=length)
+      self.prefill(one, np.zeros((self.config.num_slots, 1), np.int32), one,
+                   one + 1)
+      for num_rows in self._row_counts:
+        self.decode(
+            np.arange(num_rows),
+            np.zeros((num_rows, steps.NUM_CONTROLS), np.int32), None,
+            num_positions=length)
     self.clear()
 
-  def _pad(self, slots: Sequence[int]) -> np.ndarray:
-    """int32 [prefill_rows]; the rest names no slot."""
-    result = np.full(self.config.prefill_rows, self.config.num_slots, np.int32)
+  def _pad(self, slots: Sequence[int], num_rows: int) -> np.ndarray:
+    """int32 [num_rows]; the rest names no slot."""
+    result = np.full(num_rows, self.config.num_slots, np.int32)
     result[:len(slots)] = slots
     return result
 
@@ -199,3 +227,12 @@ class Device:
         num_layers=c.num_layers, num_slots=self.config.num_slots,
         length=self._lengths[0], num_kv_heads=c.num_kv_heads,
         head_dim=c.head_dim, dtype=jnp.dtype(c.dtype), sharding=None)
+
+
+def _is_filtered(controls: np.ndarray) -> bool:
+  """Whether any row asks for top-k, top-p or min-p."""
+  def floats(column: int) -> np.ndarray:
+    return controls[:, column].view(np.float32)
+  return bool(np.any(
+      (controls[:, steps.TOP_K] > 0) | (floats(steps.TOP_P) < 1)
+      | (floats(steps.MIN_P) > 0)))

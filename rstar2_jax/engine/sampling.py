@@ -35,6 +35,7 @@ def sample(
     params: SamplingParams,
     *,
     num_ids: int,
+    is_filtered: bool,
 ) -> tuple[jax.Array, jax.Array]:
   """Draws one id per row.
 
@@ -43,25 +44,22 @@ def sample(
     positions: int32 [B], index of the sampled token in its sequence.
     params: how each row is sampled.
     num_ids: ids from here to V are padding of the head: never sampled (P05).
+    is_filtered: whether top_k, top_p and min_p are looked at, which takes a
+      sort; hardly any request asks for it.
 
   Returns:
     ids int32 [B] and their log-probabilities float32 [B].
   """
   scaled = scale(logits, params.temperature, num_ids=num_ids)
-  is_filtered = (params.top_p < 1) | (params.min_p > 0) | (params.top_k > 0)
-  # Sorting costs more than all the rest; hardly any request asks for it.
-  candidates = jax.lax.cond(
-      jnp.any(is_filtered), lambda: _keep_likely(scaled, params),
-      lambda: scaled)
+  candidates = _keep_likely(scaled, params) if is_filtered else scaled
   # The race of exponential clocks: the first to ring is id i with probability
   # p_i. It takes one logarithm where the Gumbel trick takes two.
   highest = jnp.max(scaled, axis=-1, keepdims=True)
   speed = jnp.exp(candidates - highest)
   clocks = exponential_noise(params.seed, positions, logits.shape[-1])
   is_greedy = params.temperature <= 0
-  ids = jnp.argmax(
-      jnp.where(is_greedy[:, None], scaled, speed / clocks), axis=-1)
-  return ids.astype(jnp.int32), logprobs_at(scaled, ids[:, None])[:, 0]
+  ids = _argmax(jnp.where(is_greedy[:, None], scaled, speed / clocks))
+  return ids, logprobs_at(scaled, ids[:, None])[:, 0]
 
 
 def scale(
@@ -105,6 +103,17 @@ def exponential_noise(
   # 23 bits, so that the sum is exact and never 0 or 1.
   uniform = ((bits >> 9).astype(jnp.float32) + 0.5) * 2.0**-23
   return -jnp.log(uniform)
+
+
+def _argmax(x: jax.Array) -> jax.Array:
+  """jnp.argmax over the last axis, int32, by two reductions.
+
+  XLA's CPU compiler draws what is computed before an argmax into its loop,
+  where it is no longer vectorized.
+  """
+  highest = jnp.max(x, axis=-1, keepdims=True)
+  ids = jnp.arange(x.shape[-1], dtype=jnp.int32)
+  return jnp.min(jnp.where(x == highest, ids, ids[-1]), axis=-1)
 
 
 def _hash(x: jax.Array) -> jax.Array:

@@ -1,6 +1,6 @@
 """The compiled steps of the engine: prefill, decode and score. Pure functions.
 
-Letters: N slots, R prefill rows, C chunk, T steps of a dispatch, L layers,
+Letters: N slots, R rows of a dispatch, C chunk, T steps of a dispatch, L layers,
 H/Hk query and KV heads, D head width, V vocabulary.
 """
 
@@ -20,7 +20,7 @@ from rstar2_jax.policy import model
 # A position beyond every cache: the entry is dropped.
 NOWHERE = np.int32(2**30)
 
-# Columns of the controls, int32 [N, NUM_CONTROLS]: one transfer a dispatch.
+# Columns of the controls, int32 [R, NUM_CONTROLS]: one transfer a dispatch.
 # Floats and the unsigned seed travel as their bits.
 ID = 0  # last known id, input of the first step
 POSITION = 1  # its position, which is also the number of cached entries
@@ -37,18 +37,18 @@ NUM_CONTROLS = STOP_IDS + requests.MAX_STOP_IDS
 class Rich(NamedTuple):
   """Log-probabilities beside those of the sampled ids."""
 
-  top_logprobs: jax.Array  # float32 [T, N, K], descending
-  top_ids: jax.Array  # int32 [T, N, K]
-  chosen_logprobs: jax.Array  # float32 [T, N, M]
+  top_logprobs: jax.Array  # float32 [T, R, K], descending
+  top_ids: jax.Array  # int32 [T, R, K]
+  chosen_logprobs: jax.Array  # float32 [T, R, M]
 
 
 class Sampled(NamedTuple):
   """What a decode dispatch sampled; host arrays."""
 
-  ids: np.ndarray  # int32 [T, N]
-  logprobs: np.ndarray  # float32 [T, N]
-  counts: np.ndarray  # int32 [N], steps that were sampled
-  is_stopped: np.ndarray  # bool [N], whether the last id is a stop id
+  ids: np.ndarray  # int32 [T, R]
+  logprobs: np.ndarray  # float32 [T, R]
+  counts: np.ndarray  # int32 [R], steps that were sampled
+  is_stopped: np.ndarray  # bool [R], whether the last id is a stop id
   rich: Rich | None
 
 
@@ -63,14 +63,14 @@ class PromptLogprobs(NamedTuple):
 
 class _Carry(NamedTuple):
   step: jax.Array  # int32 scalar
-  ids: jax.Array  # int32 [N], input of this step
-  left: jax.Array  # int32 [N]
-  counts: jax.Array  # int32 [N]
-  is_stopped: jax.Array  # bool [N]
-  k: tuple[jax.Array, ...]  # [N, Hk, T, D] of each layer
-  v: tuple[jax.Array, ...]  # [N, Hk, T, D] of each layer
-  sampled: jax.Array  # int32 [T, N]
-  logprobs: jax.Array  # float32 [T, N]
+  ids: jax.Array  # int32 [R], input of this step
+  left: jax.Array  # int32 [R]
+  counts: jax.Array  # int32 [R]
+  is_stopped: jax.Array  # bool [R]
+  k: tuple[jax.Array, ...]  # [R, Hk, T, D] of each layer
+  v: tuple[jax.Array, ...]  # [R, Hk, T, D] of each layer
+  sampled: jax.Array  # int32 [T, R]
+  logprobs: jax.Array  # float32 [T, R]
   rich: Rich | None
 
 
@@ -95,26 +95,29 @@ def prefill(
 
 
 def decode(
-    params: Any, *, cache: cache_lib.Cache, controls: jax.Array,
-    chosen: jax.Array | None, num_steps: int,
-    model_config: model.ModelConfig, num_ids: int,
+    params: Any, *, cache: cache_lib.Cache, slots: jax.Array | None,
+    controls: jax.Array, chosen: jax.Array | None, is_filtered: bool,
+    num_steps: int, model_config: model.ModelConfig, num_ids: int,
 ) -> tuple[cache_lib.Cache, jax.Array, Rich | None]:
-  """Samples up to `num_steps` ids in every slot that is decoding.
+  """Samples up to `num_steps` ids in every row that is decoding.
 
   Args:
     params: the weights.
     cache: the cache; slots that do not decode keep their valid entries.
-    controls: int32 [N, NUM_CONTROLS].
-    chosen: int32 [N, M] ids of wanted log-probabilities, or None.
+    slots: int32 [R], those of the rows, out of range at padding; None: row n
+      is slot n.
+    controls: int32 [R, NUM_CONTROLS].
+    chosen: int32 [R, M] ids of wanted log-probabilities, or None.
+    is_filtered: see sampling.sample.
     num_steps: T.
     model_config: the model's configuration.
     num_ids: ids that may be sampled.
 
   Returns:
-    The cache, int32 [2 T + 2, N] for `unpack`, and the rich part if `chosen`
+    The cache, int32 [2 T + 2, R] for `unpack`, and the rich part if `chosen`
     was given.
   """
-  num_slots = controls.shape[0]
+  rows = cache if slots is None else cache_lib.gather(cache, slots)
   starts = controls[:, POSITION]
   stop_ids = controls[:, STOP_IDS:]
   params_of = sampling.SamplingParams(
@@ -131,11 +134,12 @@ def decode(
     is_active = carry.left > 0
     positions = starts + carry.step
     hidden, k, v = _forward(
-        params, layers, model_config, carry, cache, positions=positions,
+        params, layers, model_config, carry, rows, positions=positions,
         starts=starts)
     logits = model.logits(params, model_config, hidden).astype(jnp.float32)
     ids, logprobs = sampling.sample(
-        logits, positions + 1, params_of, num_ids=num_ids)
+        logits, positions + 1, params_of, num_ids=num_ids,
+        is_filtered=is_filtered)
     is_stop = is_active & jnp.any(ids[:, None] == stop_ids, axis=-1)
     rich = carry.rich
     if rich is not None:
@@ -154,8 +158,10 @@ def decode(
 
   carry = jax.lax.while_loop(
       lambda c: (c.step < num_steps) & jnp.any(c.left > 0), one_step,
-      _start(controls, cache, num_steps, chosen, num_slots))
-  cache = cache_lib.append(cache, carry.k, carry.v, starts)
+      _start(controls, rows, num_steps, chosen))
+  if slots is None:
+    slots = jnp.arange(controls.shape[0])
+  cache = cache_lib.append(cache, slots, carry.k, carry.v, starts)
   packed = jnp.concatenate([
       carry.sampled,
       jax.lax.bitcast_convert_type(carry.logprobs, jnp.int32),
@@ -200,9 +206,12 @@ def score(
       chosen_logprobs=jnp.where(is_known, wanted, 0.0))
 
 
-def unpack(packed: np.ndarray, rich: Rich | None) -> Sampled:
-  """Reads what `decode` has packed into one array."""
+def unpack(packed: np.ndarray, rich: Rich | None, rows: np.ndarray) -> Sampled:
+  """Reads what `decode` has packed into one array, at some of its rows."""
+  packed = packed[:, rows]
   num_steps = (len(packed) - 2) // 2
+  if rich is not None:
+    rich = Rich(*(x[:, rows] for x in rich))
   return Sampled(
       ids=packed[:num_steps],
       logprobs=packed[num_steps:2 * num_steps].view(np.float32),
@@ -211,19 +220,22 @@ def unpack(packed: np.ndarray, rich: Rich | None) -> Sampled:
 
 def _forward(
     params: Any, layers: Sequence[Any], model_config: model.ModelConfig,
-    carry: _Carry, cache: cache_lib.Cache, *, positions: jax.Array,
+    carry: _Carry, rows: cache_lib.Cache, *, positions: jax.Array,
     starts: jax.Array,
 ) -> tuple[jax.Array, tuple[jax.Array, ...], tuple[jax.Array, ...]]:
-  """One id per slot: hidden [N, D], and k and v with this step's entries."""
+  """One id per row: hidden [R, D], and k and v with this step's entries."""
+  def put(recent: jax.Array, new: jax.Array) -> jax.Array:
+    return jax.lax.dynamic_update_slice_in_dim(
+        recent, new.astype(recent.dtype)[:, :, None], carry.step, axis=2)
+
   x = model.embed(params, model_config, carry.ids)
   ks, vs = [], []
   for i, layer_params in enumerate(layers):
     layer = model.layer(layer_params, model_config)
     q, k_new, v_new = layer.project(x, positions)
-    k = carry.k[i].at[:, :, carry.step].set(k_new.astype(carry.k[i].dtype))
-    v = carry.v[i].at[:, :, carry.step].set(v_new.astype(carry.v[i].dtype))
+    k, v = put(carry.k[i], k_new), put(carry.v[i], v_new)
     mixed = attention.attend(
-        q, cache.k[i], cache.v[i], k, v, starts, carry.step)
+        q, rows.k[i], rows.v[i], k, v, starts, carry.step)
     x = layer.finish(x, mixed)
     ks.append(k)
     vs.append(v)
@@ -231,28 +243,28 @@ def _forward(
 
 
 def _start(
-    controls: jax.Array, cache: cache_lib.Cache, num_steps: int,
-    chosen: jax.Array | None, num_slots: int,
+    controls: jax.Array, rows: cache_lib.Cache, num_steps: int,
+    chosen: jax.Array | None,
 ) -> _Carry:
-  _, num_kv_heads, width, _ = cache.k[0].shape
+  num_rows, num_kv_heads, width, _ = rows.k[0].shape
   recent = tuple(
-      jnp.zeros((num_slots, num_kv_heads, num_steps, width), k.dtype)
-      for k in cache.k)
+      jnp.zeros((num_rows, num_kv_heads, num_steps, width), k.dtype)
+      for k in rows.k)
   rich = None
   if chosen is not None:
     k = requests.MAX_TOP_LOGPROBS
     rich = Rich(
-        top_logprobs=jnp.zeros((num_steps, num_slots, k), jnp.float32),
-        top_ids=jnp.zeros((num_steps, num_slots, k), jnp.int32),
+        top_logprobs=jnp.zeros((num_steps, num_rows, k), jnp.float32),
+        top_ids=jnp.zeros((num_steps, num_rows, k), jnp.int32),
         chosen_logprobs=jnp.zeros(
-            (num_steps, num_slots, chosen.shape[1]), jnp.float32))
+            (num_steps, num_rows, chosen.shape[1]), jnp.float32))
   return _Carry(
       step=jnp.int32(0), ids=controls[:, ID], left=controls[:, LEFT],
-      counts=jnp.zeros(num_slots, jnp.int32),
-      is_stopped=jnp.zeros(num_slots, bool),
+      counts=jnp.zeros(num_rows, jnp.int32),
+      is_stopped=jnp.zeros(num_rows, bool),
       k=recent, v=recent,
-      sampled=jnp.zeros((num_steps, num_slots), jnp.int32),
-      logprobs=jnp.zeros((num_steps, num_slots), jnp.float32), rich=rich)
+      sampled=jnp.zeros((num_steps, num_rows), jnp.int32),
+      logprobs=jnp.zeros((num_steps, num_rows), jnp.float32), rich=rich)
 
 
 def _put_rich(
