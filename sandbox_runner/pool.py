@@ -1,4 +1,4 @@
-"""Zygotes and slots of one server: started on demand, replaced when they die."""
+"""Zygotes and slots of one server: started on demand, replaced at death."""
 
 from __future__ import annotations
 

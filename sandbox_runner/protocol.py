@@ -1,7 +1,7 @@
 """The wire format of the sandbox: requests, results, statuses, JSON codecs.
 
-Standard library only; with `schema`, all that a client library
-needs to import. A result's status is decided from wait status, timers and cgroup
+Standard library only; with `schema`, all that a client library needs to
+import. A result's status is decided from wait status, timers and cgroup
 events, never from text that the program printed.
 """
 

@@ -222,7 +222,9 @@ class Scheduler:
 
   def expected_wait_s(self) -> float:
     """Predicted time in the queue of a call that came now."""
-    return self._num_queued * self._service_s / self.max_running
+    if self._running < self.max_running:
+      return 0.0
+    return (self._num_queued + 1) * self._service_s / self.max_running
 
   def _enqueue(self, ticket: _Ticket) -> None:
     queue = self._queues.get(ticket.tenant)
@@ -283,12 +285,23 @@ class Scheduler:
     stdin = request.stdin.encode('utf-8', 'replace')
     for attempt in range(_MAX_ATTEMPTS):
       try:
-        link = await self.pool.acquire(tier)
+        async with asyncio.timeout(_remaining_s(request, arrival)):
+          link = await self.pool.acquire(tier)
       except pool_lib.Unavailable as e:
         raise Refused(Status.SANDBOX_UNAVAILABLE, str(e)) from None
+      except TimeoutError:
+        raise Refused(
+            Status.QUEUE_TIMEOUT,
+            f'did not start within {request.deadline_s:g} s',
+        ) from None
       queue_ms = 1e3 * (time.monotonic() - arrival)
+      wall_s = request.timeout_s
+      remaining_s = _remaining_s(request, arrival)
+      if remaining_s is not None:
+        wall_s = min(wall_s, max(remaining_s, 1e-3))
       try:
-        outcome = await link.run(_call(request, link), source, stdin)
+        call = _call(request, link, wall_s)
+        outcome = await link.run(call, source, stdin)
       except slot_link.SlotDied as e:
         logging.warning('slot died: %s', e)
         if attempt + 1 == _MAX_ATTEMPTS:
@@ -296,19 +309,37 @@ class Scheduler:
         continue
       finally:
         self.pool.release(link)
-      return results.execute_result(
+      result = results.execute_result(
           request, outcome, tier=tier, isolation=self.pool.isolation,
           node=self.node, queue_ms=queue_ms,
       )
+      if result.timeout_kind == 'wall' and wall_s < request.timeout_s:
+        # Not the program's fault: it did not get the time it was promised.
+        result = dataclasses.replace(
+            result, status=Status.QUEUE_TIMEOUT, timeout_kind='',
+            message=f'the deadline of {request.deadline_s:g} s passed '
+            f'{wall_s:.3f} s after the start',
+        )
+      return result
     raise AssertionError('unreachable')
 
 
+def _remaining_s(
+    request: protocol.ExecuteRequest, arrival: float
+) -> float | None:
+  if request.deadline_s is None:
+    return None
+  return arrival + request.deadline_s - time.monotonic()
+
+
 def _call(
-    request: protocol.ExecuteRequest, link: slot_link.SlotLink
+    request: protocol.ExecuteRequest,
+    link: slot_link.SlotLink,
+    wall_s: float,
 ) -> wire.Call:
   return wire.Call(
       call_id=link.num_calls,
-      wall_s=request.timeout_s,
+      wall_s=wall_s,
       cpu_s=request.cpu_timeout_s or request.timeout_s,
       memory_bytes=request.memory_mb << 20,
       seed=request.seed,

@@ -11,6 +11,7 @@ from aiohttp import web
 
 from sandbox_runner import answers
 from sandbox_runner import code_judge
+from sandbox_runner import front_ends
 from sandbox_runner import pool as pool_lib
 from sandbox_runner import protocol
 from sandbox_runner import sandbox_fusion
@@ -22,10 +23,15 @@ from sandbox_runner import verify_routes
 Status = protocol.Status
 SCHEDULER = web.AppKey('scheduler', scheduler_lib.Scheduler)
 
+BACKLOG = 4096
 _MAX_BODY_BYTES = 64 << 20
+# For calls that run when the server is told to end.
+_SHUTDOWN_TIMEOUT_S = 2.0
 _CANARY = protocol.ExecuteRequest(
     code='print(6 * 7)', timeout_s=10.0, tenant='(canary)'
 )
+
+
 async def execute(request: web.Request) -> web.Response:
   """POST /v1/execute."""
   try:
@@ -118,6 +124,7 @@ def make_app(
     *,
     max_sessions: int,
     foreign_timeout_s: float,
+    peers: front_ends.Peers | None = None,
 ) -> web.Application:
   """The application over a scheduler.
 
@@ -125,15 +132,22 @@ def make_app(
     scheduler: runs the calls.
     max_sessions: sessions that may be open.
     foreign_timeout_s: wall limit where code-judge or SandboxFusion name none.
+    peers: the other front-ends on the port, if there are any.
   """
+  middlewares = [_errors_as_results]
+  if peers is not None:
+    middlewares += [peers.pass_on, peers.join_metrics]
   app = web.Application(
-      client_max_size=_MAX_BODY_BYTES, middlewares=[_errors_as_results]
+      client_max_size=_MAX_BODY_BYTES, middlewares=middlewares
   )
   app[SCHEDULER] = scheduler
   app[session_routes.SESSIONS] = sessions_lib.Sessions(
-      scheduler, max_sessions=max_sessions
+      scheduler, max_sessions=max_sessions,
+      id_prefix=peers.session_prefix() if peers else '',
   )
   app.on_cleanup.append(_close_sessions)
+  if peers is not None:
+    app.on_cleanup.append(peers.close)
   app.add_routes([
       web.post('/v1/execute', execute),
       web.post('/v1/execute_batch', execute_batch),
@@ -153,27 +167,46 @@ async def _close_sessions(app: web.Application) -> None:
   app[session_routes.SESSIONS].close()
 
 
-def listen(host: str, port: int, *, reuse_port: bool) -> socket.socket:
-  """A listening socket. Raises OSError."""
+def bind(
+    host: str, port: int, reuse_port: bool, *, probe: bool = True
+) -> socket.socket:
+  """A bound socket that does not listen yet. Raises OSError.
+
+  Args:
+    host: address.
+    port: 0 picks a free one.
+    reuse_port: let others of this server bind the same port.
+    probe: refuse a port that another server holds, even if that one would
+      share it.
+  """
   family = socket.AF_INET6 if ':' in host else socket.AF_INET
+  if reuse_port and probe and port:
+    with socket.socket(family, socket.SOCK_STREAM) as other:
+      other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+      other.bind((host, port))
+      other.listen()
   sock = socket.socket(family, socket.SOCK_STREAM)
   try:
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if reuse_port:
-      sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    option = socket.SO_REUSEPORT if reuse_port else socket.SO_REUSEADDR
+    sock.setsockopt(socket.SOL_SOCKET, option, 1)
     sock.bind((host, port))
-    sock.listen(4096)
   except OSError:
     sock.close()
     raise
   return sock
 
 
-async def serve(app: web.Application, sock: socket.socket) -> web.AppRunner:
-  """Starts answering on a socket."""
-  runner = web.AppRunner(app, handler_cancellation=True, access_log=None)
+async def serve(
+    app: web.Application, sockets: list[socket.socket]
+) -> web.AppRunner:
+  """Starts answering on listening sockets."""
+  runner = web.AppRunner(
+      app, handler_cancellation=True, access_log=None,
+      shutdown_timeout=_SHUTDOWN_TIMEOUT_S,
+  )
   await runner.setup()
-  await web.SockSite(runner, sock, backlog=4096).start()
+  for sock in sockets:
+    await web.SockSite(runner, sock, backlog=BACKLOG).start()
   return runner
 
 

@@ -46,7 +46,7 @@ async def execute(request: web.Request) -> web.Response:
   )
   result = await request.app[SESSIONS].execute(session_id, cell)
   if result is None:
-    return answers.json(_no_session(cell.request_id).to_json(), 404)
+    return answers.json(no_session(cell.request_id).to_json(), 404)
   return answers.result(result)
 
 
@@ -54,10 +54,11 @@ async def delete(request: web.Request) -> web.Response:
   """DELETE /v1/sessions/ID."""
   if await request.app[SESSIONS].delete(request.match_info['session_id']):
     return answers.json({'deleted': True})
-  return answers.json(_no_session('').to_json(), 404)
+  return answers.json(no_session('').to_json(), 404)
 
 
-def _no_session(request_id: str) -> protocol.ExecuteResult:
+def no_session(request_id: str) -> protocol.ExecuteResult:
+  """The answer to a request for a session that is gone."""
   return dataclasses.replace(
       results.refusal(
           Status.SANDBOX_UNAVAILABLE,

@@ -54,11 +54,16 @@ class Sessions:
   """All sessions of one server."""
 
   def __init__(
-      self, scheduler: scheduler_lib.Scheduler, *, max_sessions: int
+      self,
+      scheduler: scheduler_lib.Scheduler,
+      *,
+      max_sessions: int,
+      id_prefix: str = '',
   ):
     self._scheduler = scheduler
     self._pool = scheduler.pool
     self._max_sessions = max_sessions
+    self._id_prefix = id_prefix
     self._sessions: dict[str, _Session] = {}
     self._num_starting = 0
     self._sweeper: asyncio.Task | None = None
@@ -78,7 +83,7 @@ class Sessions:
       session = await self._start(request)
     finally:
       self._num_starting -= 1
-    session_id = secrets.token_hex(16)
+    session_id = self._id_prefix + secrets.token_hex(16)
     self._sessions[session_id] = session
     if self._sweeper is None or self._sweeper.done():
       self._sweeper = asyncio.ensure_future(self._sweep())

@@ -59,7 +59,8 @@ _WARM: dict[str, str] = {
         'import sympy as sp\n'
         'x, y = sp.symbols("x y")\n'
         'n = sp.symbols("n", integer=True, positive=True)\n'
-        'str(sp.solve(x**2 - 5*x + 6, x)), sp.solve([x + y - 3, x - y], [x, y])\n'
+        'str(sp.solve(x**2 - 5*x + 6, x))\n'
+        'sp.solve([x + y - 3, x - y], [x, y])\n'
         'str(sp.simplify(sp.sin(x)**2 + sp.cos(x)**2)), sp.factor(x**2 - 1)\n'
         'str(sp.expand((x + 1)**3)), sp.integrate(x*sp.exp(x), x)\n'
         'sp.diff(sp.sin(x)/x, x), sp.limit(sp.sin(x)/x, x, 0), sp.latex(x/y)\n'
@@ -70,10 +71,11 @@ _WARM: dict[str, str] = {
     ),
     'verify': (
         'from math_verify import parse, verify\n'
-        'for a, b in (("$\\\\frac{1}{2}$", "$0.5$"), ("$x^2+1$", "$1+x^2$"),\n'
-        '             ("$\\\\sqrt{8}$", "$2\\\\sqrt{2}$"), ("$(1,2)$", "$3$")):\n'
-        '  verify(parse(a, parsing_timeout=None), parse(b, parsing_timeout=None),'
-        ' timeout_seconds=None)\n'
+        'for a, b in (("$\\\\frac{1}{2}$", "$0.5$"), ("$(1,2)$", "$3$"),\n'
+        '             ("$\\\\sqrt{8}$", "$2\\\\sqrt{2}$"), ("$x+1$", "$1+x$")'
+        '):\n'
+        '  a, b = (parse(t, parsing_timeout=None) for t in (a, b))\n'
+        '  verify(a, b, timeout_seconds=None)\n'
     ),
 }
 _WARM['full'] = _WARM['numpy'] + _WARM['full']
@@ -90,11 +92,18 @@ def main(argument: str) -> None:
     _prepare(options)
     syscalls.set_parent_death_signal(signal.SIGKILL)  # a new uid clears it
   except Exception as e:
-    link.send(wire.FAILED + _describe(e).encode())
+    _tell(link, wire.FAILED + _describe(e).encode())
     return
-  link.send(wire.ZYGOTE_READY)
+  _tell(link, wire.ZYGOTE_READY)
   signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # keepers reap themselves
   _serve(link, options)
+
+
+def _tell(link: socket.socket, packet: bytes) -> None:
+  try:
+    link.send(packet)
+  except OSError:  # the supervisor has ended; so will this process
+    os._exit(0)
 
 
 def _describe(error: BaseException) -> str:
