@@ -106,6 +106,11 @@ class Batcher:
       self.counters.retracted += 1
       self.queue.appendleft(request)
 
+  def forget(self) -> None:
+    """Drops all KV; running requests compute theirs again."""
+    self.slots.flush()
+    self.device.clear()
+
   def fail(self, error: Exception) -> None:
     """Ends every request with an error."""
     everyone = [*self.queue, *(r for _, r in self._running())]

@@ -46,7 +46,7 @@ class Device:
   ):
     self.config = config
     self.model_config = model_config
-    self.params = params
+    self.params = self._place(params)
     self.version = version
     self._lengths = cache_lib.lengths(config.max_seq_len)
     # With few sequences left, a dispatch over some rows costs less.
@@ -72,6 +72,7 @@ class Device:
         "prefill": self._prefill._cache_size(),
         "decode": self._decode._cache_size(),
         "copy": self._copy._cache_size(),
+        "grow": self._grow._cache_size(),
         "score": self._score._cache_size(),
     }
 
@@ -82,7 +83,8 @@ class Device:
     # Forms of decode: with or without sorting, with or without top
     # log-probabilities; the plain one is enough for training.
     num_decode = 4 * n * len(self._row_counts)
-    return {"prefill": n, "decode": num_decode, "copy": n, "score": n}
+    return {"prefill": n, "decode": num_decode, "copy": n, "grow": n,
+            "score": n}
 
   def check_params(self, params: Any) -> None:
     """Raises ValueError where `params` cannot stand for the present ones."""
@@ -99,7 +101,7 @@ class Device:
 
   def set_params(self, params: Any, version: str) -> None:
     """Replaces the weights; the caller decides what becomes of the KV."""
-    self.params = params
+    self.params = self._place(params)
     self.version = version
 
   def clear(self) -> None:
@@ -208,6 +210,13 @@ class Device:
             np.zeros((num_rows, steps.NUM_CONTROLS), np.int32), None,
             num_positions=length)
     self.clear()
+
+  def _place(self, params: Any) -> Any:
+    """On the device, so that every dispatch finds arrays of one sharding."""
+    # The learner's arrays name a mesh and those of a file are numpy's; jit
+    # would compile once more for each. Arrays already here are not copied.
+    return jax.device_put(
+        params, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
 
   def _pad(self, slots: Sequence[int], num_rows: int) -> np.ndarray:
     """int32 [num_rows]; the rest names no slot."""

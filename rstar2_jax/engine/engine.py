@@ -10,6 +10,7 @@ import collections
 from collections.abc import Callable, Sequence
 import concurrent.futures
 import threading
+import time
 from typing import Any, Literal
 
 import numpy as np
@@ -66,7 +67,9 @@ class Engine:
     self._is_paused = False
     self._is_closed = False
     self._error: Exception | None = None
-    self._updates: collections.deque[Callable[[], None]] = collections.deque()
+    self._updates: collections.deque[
+        tuple[concurrent.futures.Future, Callable[[], None]]
+    ] = collections.deque()
     self._thread = threading.Thread(
         target=self._run, name="engine", daemon=True)
     self._thread.start()
@@ -172,6 +175,9 @@ class Engine:
       elif mode == "retract":
         self._batcher.retract()
       self._is_paused = True
+      # Paused, there is nothing to wait for (as `replace_params` has it).
+      while self._updates:
+        self._updates.popleft()[1]()
     return self._call(apply)
 
   def resume(self) -> concurrent.futures.Future:
@@ -180,14 +186,14 @@ class Engine:
       self._is_paused = False
     return self._call(apply)
 
-  def flush_cache(self) -> bool:
-    """Forgets cached prefixes; False if requests are running, as SGLang."""
+  def flush_cache(self) -> concurrent.futures.Future:
+    """Forgets cached prefixes; False if there are requests, as SGLang."""
     def apply() -> bool:
-      if self._batcher.slots.num_running:
+      if self._batcher.slots.num_running or self._batcher.queue:
         return False
-      self._batcher.slots.flush()
+      self._batcher.forget()
       return True
-    return self._call(apply).result()
+    return self._call(apply)
 
   def set_params(
       self,
@@ -241,7 +247,7 @@ class Engine:
         if request is not None:
           request.mark_version(self._device.version)
       if flush:
-        self._batcher.slots.flush()
+        self._batcher.forget()
       future.set_result(None)
 
     def enqueue() -> None:
@@ -250,7 +256,7 @@ class Engine:
       elif mode == "retract":
         self._batcher.retract()
       if mode == "wait" and not self._is_paused:
-        self._updates.append(apply)
+        self._updates.append((future, apply))
       else:
         apply()
 
@@ -290,8 +296,10 @@ class Engine:
   def _submit(self, request: requests.Request) -> None:
     if request.extras.logprob_start is not None:
       request.prompt_logprobs = self._device.score_rich(
-          request.prompt_ids, request.extras)
+          request.prompt_ids, 1.0, request.extras)
     if request.sample.max_new_tokens == 0:
+      request.cached_tokens = 0
+      request.started_s = request.finished_s = time.time()
       request.mark_version(self._device.version)
       request.finish_reason = {"type": "length", "length": 0}
       request.on_event(request)
@@ -331,7 +339,7 @@ class Engine:
         # Weights are replaced when nothing runs; until then no one is admitted.
         self._batcher.is_admitting = not self._updates and not self._is_paused
         if self._updates and not self._batcher.slots.num_running:
-          self._updates.popleft()()
+          self._updates.popleft()[1]()
         elif not self._is_paused and self._batcher.has_work:
           self._batcher.step()
       self._fail(RuntimeError("the engine was closed"))
@@ -343,8 +351,8 @@ class Engine:
   def _wait_for_work(self) -> bool:
     with self._wake:
       self._wake.wait_for(lambda: (
-          self._inbox or self._is_closed or self._updates
-          or (self._batcher.has_work and not self._is_paused)))
+          self._inbox or self._is_closed or (not self._is_paused and (
+              self._updates or self._batcher.has_work))))
       return not self._is_closed
 
   def _take_inbox(self) -> None:
@@ -355,6 +363,9 @@ class Engine:
     with self._wake:
       self._is_closed = True
     self._batcher.fail(error)
+    for future, _ in self._updates:
+      if future.set_running_or_notify_cancel():
+        future.set_exception(error)
     while self._inbox:  # submissions and calls that came too late
       self._inbox.popleft()()
       self._batcher.fail(error)
