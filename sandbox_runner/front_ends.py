@@ -105,11 +105,10 @@ class Peers:
     response = await handler(request)
     if request.path != '/metrics' or _PASSED_ON in request.headers:
       return response
-    texts = await asyncio.gather(*map(self._metrics_of, (
-        i for i in range(len(self.sockets)) if i != self.index
-    )))
     others = [i for i in range(len(self.sockets)) if i != self.index]
-    joined = {self.index: response.text, **dict(zip(others, texts))}
+    texts = await asyncio.gather(*map(self._metrics_of, others))
+    joined = {self.index: response.text}
+    joined.update(zip(others, texts, strict=True))
     return web.Response(
         text=join_samples(joined), content_type='text/plain'
     )

@@ -174,6 +174,21 @@ def server(request):
 
 
 @pytest.fixture
+def start():
+  """Starts servers with flags; ends those that still run."""
+  servers = []
+
+  def make(*flags: str, plain_user: bool = False) -> Server:
+    servers.append(Server(*flags, plain_user=plain_user))
+    return servers[-1]
+
+  yield make
+  for made in servers:
+    if made.process.poll() is None:
+      made.stop()
+
+
+@pytest.fixture
 def healthy(server):
   """Asserts after the test that the server is as it was."""
   yield server
