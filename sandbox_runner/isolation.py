@@ -44,7 +44,7 @@ def enter_zygote_namespaces(interpreter: rootfs.Interpreter) -> None:
 
   Raises OSError whose text names the step that failed.
   """
-  if os.geteuid() == 0:
+  if can_drop_root():
     syscalls.unshare(syscalls.CLONE_NEWNS)
     rootfs.enter(interpreter)
     drop_root()
@@ -53,6 +53,20 @@ def enter_zygote_namespaces(interpreter: rootfs.Interpreter) -> None:
   syscalls.unshare(syscalls.CLONE_NEWUSER | syscalls.CLONE_NEWNS)
   _map_ids(uid, uid, gid, gid)
   rootfs.enter(interpreter)
+
+
+def can_drop_root() -> bool:
+  """True for root, but not for an ordinary user that a user namespace calls
+  root: it has no other id to become."""
+  return os.geteuid() == 0 and all(
+      _is_mapped(UNPRIVILEGED_ID, name) for name in ('uid_map', 'gid_map')
+  )
+
+
+def _is_mapped(number: int, name: str) -> bool:
+  with open(f'/proc/self/{name}', encoding='ascii') as file:
+    ranges = [[int(n) for n in line.split()] for line in file]
+  return any(first <= number < first + count for first, _, count in ranges)
 
 
 def drop_root() -> None:
@@ -203,6 +217,10 @@ class Descendants:
     """Gives up what the level names."""
     os.chdir(self._directory)
     os.environ.update(HOME=self._directory, TMPDIR=self._directory)
+    # The last in the chain that ends with the server: nothing but this ends
+    # the program if its slot is killed.
+    syscalls.set_parent_death_signal(signal.SIGKILL)
+    syscalls.drop_capabilities()
     if self._use_landlock:
       landlock.restrict(self._directory)
       self._filter.install()

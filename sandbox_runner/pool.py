@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import select
+import signal
 import socket
 import subprocess
 import sys
+import time
 from typing import Any
 
 from sandbox_runner import rootfs
@@ -199,8 +202,17 @@ class Pool:
 
   async def close(self) -> None:
     """Ends everything."""
+    slots = [os.dup(link.pidfd) for link in self._links if link.pidfd >= 0]
     for link in list(self._links):
-      self.discard(link)
+      self._discard(link)
+    # A slot whose socket closes ends its call first, then itself.
+    end = time.monotonic() + self._grace_s
+    while time.monotonic() < end and not all(map(_has_ended, slots)):
+      await asyncio.sleep(0.005)
+    for pidfd in slots:
+      if not _has_ended(pidfd):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+      os.close(pidfd)
     for future in self._zygotes.values():
       if not future.done():
         future.cancel()
@@ -215,3 +227,9 @@ class Pool:
         if future.done() and future.exception() is None
     }
     return {'zygotes': zygotes}
+
+
+def _has_ended(pidfd: int) -> bool:
+  poll = select.poll()
+  poll.register(pidfd, select.POLLIN)
+  return bool(poll.poll(0))

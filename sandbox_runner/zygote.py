@@ -123,7 +123,7 @@ def _prepare(options: dict) -> None:
     site_packages = interpreter.mapped_site_packages()
     sys.executable = interpreter.mapped_executable()
     sys.prefix = sys.exec_prefix = interpreter.mapped_prefix
-  elif os.geteuid() == 0:
+  elif isolation.can_drop_root():
     isolation.drop_root()
   sys.path[:] = [p for p in sys.path if p != options['source_root']]
   sys.path += site_packages
