@@ -20,6 +20,13 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PLAIN_UID = 1234
 
 
+def pytest_configure(config):
+  """Registers the mark of tests to leave out when in a hurry."""
+  config.addinivalue_line(
+      'markers', 'slow: takes more than 20 s; leave out with -m "not slow"'
+  )
+
+
 def processes_below(pid: int) -> list[int]:
   """All descendants of a process."""
   found, pending = [], [pid]
