@@ -170,10 +170,14 @@ class Device:
       result[rows] = values
       return result
 
+    placed = place(controls)
+    # Rows of others must not write into the KV of their slots.
+    placed[np.setdiff1d(np.arange(num_rows), rows), steps.POSITION] = (
+        steps.NOWHERE)
     self._cache, packed, rich = self._decode(
         self.params, cache=self._cache,
         slots=None if is_whole else self._pad(slots, num_rows),
-        controls=place(controls),
+        controls=placed,
         chosen=None if chosen is None else place(chosen),
         is_filtered=_is_filtered(controls))
     return steps.unpack(np.asarray(packed), jax.device_get(rich), rows)

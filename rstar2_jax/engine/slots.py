@@ -183,9 +183,8 @@ class Slots:
   def _common_prefix(self, ids: np.ndarray) -> np.ndarray:
     """int32 [N]: leading ids shared with each slot, the last one left out."""
     n = len(ids) - 1
-    differs = self.ids[:, :n] != ids[:n]
-    first = np.where(differs.any(axis=1), differs.argmax(axis=1), n)
-    return np.minimum(first, self.num_known).astype(np.int32)
+    is_same = np.logical_and.accumulate(self.ids[:, :n] == ids[:n], axis=1)
+    return np.minimum(is_same.sum(axis=1), self.num_known).astype(np.int32)
 
   def _place(
       self, idle: np.ndarray, common: np.ndarray
