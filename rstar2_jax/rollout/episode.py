@@ -4,9 +4,9 @@ The loop of rstar2_agent (paper, section 2.1), on token ids throughout:
 
 1. Sample a turn with what is left of the response budget.
 2. Append the ids, source POLICY.
-3. Stop if the budget is used up.
+3. Stop if the turn was cut off.
 4. Read tool calls from this turn's ids alone; none -> stop.
-5. Stop if this was the last allowed turn.
+5. Stop if this was the last allowed turn, or if the budget is used up.
 6. Run all calls of the turn at once; malformed ones get a typed error.
 7. Append the tool message (TEMPLATE and TOOL ids), if it fits the budget.
 
@@ -19,17 +19,22 @@ import dataclasses
 import time
 from typing import Any, Protocol
 
+from absl import logging
+
 from rstar2_jax import types
 from rstar2_jax.chat import parsing
 from rstar2_jax.chat import tool_text
+from rstar2_jax.rollout import sampler_client
 from rstar2_jax.rollout import tool_client
+
+_LOG_EVERY_S = 10
 
 
 class Sampler(Protocol):
   """Samples one turn; a rollout server bound to one trajectory."""
 
   async def generate(self, request: types.SampleRequest) -> types.SampleResult:
-    """Samples; raises ConnectionError or TimeoutError when it cannot."""
+    """Samples; raises as sampler_client.SamplerClient does."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -93,8 +98,9 @@ async def run(
     rid: prefix of the request ids, of fixed width.
 
   Returns:
-    The ungraded trajectory. A server or tool that fails or does not answer in
-    time gives StopReason.INFRA_ERROR, which is masked out and never scored.
+    The ungraded trajectory. A server or tool that fails, refuses or does not
+    answer in time gives StopReason.INFRA_ERROR, which is masked out and never
+    scored. Without room to sample anything it is MAX_TOKENS without a turn.
   """
   start_s = time.monotonic()
   state = _State(spans=[types.Span(
@@ -104,7 +110,8 @@ async def run(
       stop_reason = await _take_turns(
           state, tokenizer=tokenizer, sampler=sampler, tools=tools,
           limits=limits, seed_of_turn=seed_of_turn, rid=rid)
-  except (ConnectionError, TimeoutError):
+  except (ConnectionError, TimeoutError, sampler_client.ServerError) as e:
+    _warn(str(e) or f"not done within {limits.timeout_s} s")
     stop_reason = types.StopReason.INFRA_ERROR
   # A turn cut off by the deadline leaves calls without results.
   num_done = len(state.results)
@@ -121,13 +128,15 @@ async def _take_turns(
     state: _State, *, tokenizer, sampler, tools, limits: Limits, seed_of_turn,
     rid: str,
 ) -> types.StopReason:
+  if _budget(state, limits) <= 0:
+    return types.StopReason.MAX_TOKENS
   for turn in range(limits.max_turns):
     finish_reason = await _sample_turn(
         state, turn, tokenizer=tokenizer, sampler=sampler, limits=limits,
         seed=seed_of_turn(turn), rid=rid)
     if finish_reason == "abort":
       return types.StopReason.ABORTED
-    if finish_reason == "length" or _budget(state, limits) <= 0:
+    if finish_reason == "length":
       return types.StopReason.MAX_TOKENS
     text = state.turn_texts[-1]
     calls = parsing.parse_tool_calls(text, turn)
@@ -136,6 +145,8 @@ async def _take_turns(
               else types.StopReason.NO_TOOL_CALL)
     if turn + 1 == limits.max_turns:
       return types.StopReason.MAX_TURNS
+    if _budget(state, limits) <= 0:
+      return types.StopReason.MAX_TOKENS
     stop_reason = await _use_tools(
         state, calls, tokenizer=tokenizer, tools=tools, limits=limits)
     if stop_reason is not None:
@@ -176,17 +187,19 @@ async def _use_tools(
     limits: Limits,
 ) -> types.StopReason | None:
   """Runs the calls of a turn and appends the answers, or says why not."""
+  for call in calls:
+    state.parse_errors_in_a_row = (
+        0 if call.status is None else state.parse_errors_in_a_row + 1)
   calls = _cap(calls, limits.max_tool_calls_per_turn)
   start_s = time.monotonic()
   state.calls.extend(calls)
   results = await asyncio.gather(*(_execute(call, tools) for call in calls))
   state.results.extend(results)
   state.tool_s += time.monotonic() - start_s
-  if any(r.status.is_infra_error for r in results):
-    return types.StopReason.INFRA_ERROR
-  for call in calls:
-    state.parse_errors_in_a_row = (
-        0 if call.status is None else state.parse_errors_in_a_row + 1)
+  for result in results:
+    if result.status.is_infra_error:
+      _warn(f"{result.status}: {result.message}")
+      return types.StopReason.INFRA_ERROR
   if state.parse_errors_in_a_row >= limits.max_parse_errors:
     return types.StopReason.PARSE_ERROR_LIMIT
   texts = [tool_text.render(r, max_chars=limits.max_response_chars)
@@ -197,6 +210,11 @@ async def _use_tools(
     return types.StopReason.MAX_TOKENS
   state.spans.extend(spans)
   return None
+
+
+def _warn(reason: str) -> None:
+  logging.log_every_n_seconds(
+      logging.WARNING, "a trajectory is left out: %s", _LOG_EVERY_S, reason)
 
 
 def _cap(
