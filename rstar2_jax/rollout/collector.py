@@ -7,6 +7,7 @@ graded the moment it ends.
 """
 
 import asyncio
+import collections
 from collections.abc import Callable, Coroutine, Sequence
 import concurrent.futures
 import threading
@@ -98,11 +99,19 @@ class Collector:
     deadline_s = time.monotonic() + timeout_s
     collection = f"{seeds.derive(*seed_parts):08x}"
     tasks = []
+    num_seen = collections.Counter()
     for p, prompt in enumerate(prompts):
+      # A small data set can repeat a prompt within a step; its samples must
+      # still differ (P24).
+      repeat = num_seen[prompt.id]
+      num_seen[prompt.id] += 1
+      identity = (*seed_parts, prompt.id)
+      if repeat:
+        identity += (f"repeat {repeat}",)
       prompt_ids = self._tokenizer.render_prompt(prompt.problem)
       tasks += [
           asyncio.ensure_future(self._episode(
-              prompt, sample, prompt_ids, limits, seed_parts,
+              prompt, sample, prompt_ids, limits, identity,
               f"{collection}-{p:06d}-{sample:04d}", deadline_s, on_done))
           for sample in range(group_size)]
     try:
@@ -119,7 +128,7 @@ class Collector:
         for p, prompt in enumerate(prompts)]
 
   async def _episode(
-      self, prompt, sample, prompt_ids, limits, seed_parts, rid, deadline_s,
+      self, prompt, sample, prompt_ids, limits, identity, rid, deadline_s,
       on_done,
   ) -> types.Trajectory:
     worst_case = min(
@@ -132,7 +141,7 @@ class Collector:
               tokenizer=self._tokenizer, sampler=server.client,
               tools=self._tools, limits=limits, rid=rid,
               seed_of_turn=lambda turn: seeds.derive(
-                  *seed_parts, prompt.id, sample, turn))
+                  *identity, sample, turn))
     except TimeoutError:
       trajectory = types.Trajectory(
           prompt=prompt, sample=sample, spans=(types.Span(
