@@ -16,6 +16,7 @@ import uvloop
 
 from sandbox_runner import diagnosis
 from sandbox_runner import front_ends
+from sandbox_runner import log
 from sandbox_runner import pool as pool_lib
 from sandbox_runner import protocol
 from sandbox_runner import rootfs
@@ -68,7 +69,7 @@ def _parse(argv: list[str]) -> argparse.Namespace:
 def main(argv: list[str]) -> int:
   """Runs until a signal. Returns the exit code."""
   options = _parse(argv)
-  logging.basicConfig(format='sandbox_runner: %(message)s')
+  log.configure()
   try:
     rootfs.check_interpreter(rootfs.current_interpreter())
     sock = server.bind(options.host, options.port, options.processes > 1)
