@@ -1,9 +1,10 @@
 """Calls the sandbox runner: deadlines, retries of infrastructure errors only.
 
 A policy error (exception, timeout, ...) is a result and returned as it is. An
-infrastructure error (node gone, queue full) is retried on the node with the
-fewest calls in flight until the deadline, then returned with its own status,
-so that the episode can be masked out instead of scored (P19).
+infrastructure error (node gone, queue full) is retried until the deadline, then
+returned with its own status, so that the episode can be masked out instead of
+scored (P19). A call goes to the node with the fewest in flight; one that has
+failed rests for a while, longer each time, unless all do.
 """
 
 import asyncio
@@ -20,6 +21,9 @@ from sandbox_runner import protocol
 
 _FIRST_BACKOFF_S = 0.05
 _MAX_BACKOFF_S = 1.0
+_FIRST_REST_S = 0.5
+_MAX_REST_S = 10.0
+_CONNECT_TIMEOUT_S = 5.0
 
 
 class ToolClient(Protocol):
@@ -33,7 +37,18 @@ class ToolClient(Protocol):
 class _Node:
   url: str
   in_flight: int = 0
-  failures: int = 0  # in a row
+  rest_s: float = 0.0  # length of the last rest; 0 while all is well
+  rest_until_s: float = 0.0  # monotonic clock
+
+  def succeed(self) -> None:
+    self.rest_s = self.rest_until_s = 0.0
+
+  def fail(self) -> None:
+    now_s = time.monotonic()
+    # Calls that fail together are one failure.
+    if now_s >= self.rest_until_s:
+      self.rest_s = min(max(2 * self.rest_s, _FIRST_REST_S), _MAX_REST_S)
+    self.rest_until_s = now_s + self.rest_s
 
 
 class SandboxClient:
@@ -94,10 +109,16 @@ class SandboxClient:
           connector=aiohttp.TCPConnector(limit=0))
     return self._session
 
+  def _next_node(self) -> _Node:
+    """The least busy node; of resting ones that whose rest ends first."""
+    now_s = time.monotonic()
+    return min(self._nodes, key=lambda n: (
+        n.rest_until_s if n.rest_until_s > now_s else 0.0, n.in_flight))
+
   async def _try_once(
       self, code: str, stdin: str, deadline: float
   ) -> types.ToolResult:
-    node = min(self._nodes, key=lambda n: (n.failures > 0, n.in_flight))
+    node = self._next_node()
     remaining_s = max(deadline - time.monotonic(), 0.01)
     request = protocol.ExecuteRequest(
         code=code, stdin=stdin, timeout_s=self._timeout_s,
@@ -107,14 +128,19 @@ class SandboxClient:
     try:
       async with self._http().post(
           node.url + "/v1/execute", json=request.to_json(),
-          timeout=aiohttp.ClientTimeout(total=remaining_s)) as response:
+          timeout=aiohttp.ClientTimeout(
+              total=remaining_s, sock_connect=_CONNECT_TIMEOUT_S)
+      ) as response:
         body = await response.json(content_type=None)
       result = _from_protocol(protocol.ExecuteResult.from_json(body))
-      node.failures = 0
+      if result.status.is_infra_error:
+        node.fail()
+      else:
+        node.succeed()
       return result
     except (aiohttp.ClientError, OSError, TimeoutError, ValueError, TypeError,
             KeyError) as e:
-      node.failures += 1
+      node.fail()
       return types.ToolResult(
           status=types.ToolStatus.SANDBOX_UNAVAILABLE,
           message=f"{node.url}: {type(e).__name__}: {e}")
