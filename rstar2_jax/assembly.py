@@ -157,14 +157,16 @@ def open_rl(
 
 def training_prompts(cfg: config.Config) -> prompts_lib.Source:
   """What --data.train names."""
-  return _open_source("data.train", cfg.data.train, "train", cfg)
+  return _open_source("data.train", cfg.data.train, "train", cfg,
+                      cfg.data.min_level, cfg.data.max_level)
 
 
 def heldout_prompts(cfg: config.Config) -> list[types.Prompt]:
   """The first --eval.num_problems of what --data.heldout names."""
   if not cfg.eval.num_problems:
     return []
-  source = _open_source("data.heldout", cfg.data.heldout, "heldout", cfg)
+  source = _open_source("data.heldout", cfg.data.heldout, "heldout", cfg,
+                        cfg.eval.min_level, cfg.eval.max_level)
   num = cfg.eval.num_problems
   if isinstance(source, prompts_lib.Recorded):
     num = min(num, len(source))
@@ -209,13 +211,14 @@ def _first_policy(cfg: config.Config) -> Policy:
 
 
 def _open_source(
-    flag: str, name: str, split: str, cfg: config.Config
+    flag: str, name: str, split: str, cfg: config.Config, min_level: int,
+    max_level: int,
 ) -> prompts_lib.Source:
   try:
     return prompts_lib.open_source(
         name, split=split, seed=cfg.seed if split == "train" else 0,
-        families=cfg.data.families, min_level=cfg.data.min_level,
-        max_level=cfg.data.max_level)
+        families=cfg.data.families, min_level=min_level,
+        max_level=max_level)
   except ValueError as e:
     raise errors.UserError(f"--{flag}={name}: {e}") from e
 

@@ -338,8 +338,15 @@ class EvalConfig:
   num_problems: int = field(200, "Held-out problems; 0: no evaluation.")
   num_samples: int = field(4, "Samples per problem (avg@k; paper: 16).")
   temperature: float = field(0.6, "Sampling temperature (paper: 0.6).")
+  min_level: int = field(1, "Lowest difficulty of procedural problems, 1-3; the"
+                         " same for all stages, so that they compare.")
+  max_level: int = field(3, "Highest difficulty of procedural problems, 1-3.")
 
   def __post_init__(self):
+    _require(1 <= self.min_level <= 3, "eval.min_level", self.min_level,
+             "1, 2 or 3")
+    _require(self.min_level <= self.max_level <= 3, "eval.max_level",
+             self.max_level, f"from eval.min_level={self.min_level} to 3")
     _require(self.num_problems >= 0, "eval.num_problems", self.num_problems,
              "at least 0")
     _require(self.num_samples > 0, "eval.num_samples", self.num_samples,
