@@ -65,9 +65,7 @@ def draw(
   names = check_families(families)
   if split not in ("train", "heldout"):
     raise ValueError(f"split {split!r}: must be 'train' or 'heldout'")
-  if not 1 <= min_level <= max_level <= 3:
-    raise ValueError(f"levels {min_level} to {max_level}: must be an ascending"
-                     " range within 1 to 3")
+  check_levels(min_level, max_level)
   rng = random.Random(_hash(split, seed, index))
   name = rng.choice(names)
   level = rng.randint(min_level, max_level)
@@ -103,6 +101,13 @@ def stream(
 def is_heldout(key: str) -> bool:
   """Whether a question is held out, from what it asks alone."""
   return _hash("split", key) % _NUM_BUCKETS == 0
+
+
+def check_levels(min_level: int, max_level: int) -> None:
+  """Raises ValueError unless both are within 1 to 3 and in order."""
+  if not 1 <= min_level <= max_level <= 3:
+    raise ValueError(f"levels {min_level} to {max_level}: must be an ascending"
+                     " range within 1 to 3")
 
 
 def check_families(names: Sequence[str]) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ class Procedural:
 
   def __post_init__(self):
     problems.check_families(self.families)
+    problems.check_levels(self.min_level, self.max_level)
 
   def __getitem__(self, index: int) -> types.Prompt:
     return problems.problem(
@@ -57,7 +58,12 @@ class Recorded:
       prompts: at least one.
       seed: of the orders.
       shuffle: False: the given order in every epoch.
+
+    Raises:
+      ValueError: there is no prompt.
     """
+    if not prompts:
+      raise ValueError("no prompt is given; a source needs at least one")
     self._prompts = tuple(prompts)
     self._seed = seed
     self._shuffle = shuffle

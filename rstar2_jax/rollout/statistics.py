@@ -1,8 +1,9 @@
 """What a batch of trajectories looks like, before any selection.
 
-Shares and means are over all graded trajectories; those that our own
-infrastructure broke are counted apart and enter nothing else. Tool-error
-ratios are erroneous calls over calls, from typed results (P20).
+Means and ratios are over all graded trajectories; those that our own
+infrastructure broke are counted apart and enter nothing else but the shares of
+stop reasons and the sampled tokens. Tool-error ratios are erroneous calls over
+calls, from typed results (P20).
 """
 
 import collections
@@ -20,11 +21,11 @@ def summarize(trajectories: Sequence[types.Trajectory]) -> dict[str, float]:
     trajectories: any number, graded but for the masked-out ones.
 
   Returns:
-    Means (`reward`, `response_tokens`, `turns`, `tool_calls`), ratios
-    (`tool_error_ratio` and the same in correct and incorrect trajectories,
-    `truncated`, `stop/REASON`, `tool_status/STATUS`) and counts
-    (`trajectories`, `masked_out`, `sampled_tokens`). A mean over nothing is
-    left out, not zero.
+    Means (`reward`, `response_tokens`, `turns`, `tool_calls`, and
+    `tool_wall_ms` per call), ratios (`tool_error_ratio` and the same in correct
+    and incorrect trajectories, `truncated`, `stop/REASON`,
+    `tool_status/STATUS`) and counts (`trajectories`, `masked_out`,
+    `sampled_tokens`). A mean over nothing is left out, not zero.
   """
   graded = [t for t in trajectories if not t.is_masked_out]
   metrics = {
@@ -32,6 +33,7 @@ def summarize(trajectories: Sequence[types.Trajectory]) -> dict[str, float]:
       "masked_out": float(len(trajectories) - len(graded)),
       "sampled_tokens": float(sum(t.num_sampled_tokens for t in trajectories)),
   }
+  metrics |= _shares("stop", [t.stop_reason for t in trajectories])
   if not graded:
     return metrics
   metrics |= {
@@ -41,17 +43,16 @@ def summarize(trajectories: Sequence[types.Trajectory]) -> dict[str, float]:
       "tool_calls": _mean(len(t.tool_calls) for t in graded),
       "truncated": _mean(
           t.stop_reason is types.StopReason.MAX_TOKENS for t in graded),
-      "tool_wall_ms": _mean(
-          r.wall_ms for t in graded for r in t.tool_results),
   }
+  results = [r for t in graded for r in t.tool_results]
+  if results:
+    metrics["tool_wall_ms"] = _mean(r.wall_ms for r in results)
   metrics |= _ratio("tool_error_ratio", graded)
   metrics |= _ratio("tool_error_ratio_correct",
                     [t for t in graded if t.reward > 0])
   metrics |= _ratio("tool_error_ratio_incorrect",
                     [t for t in graded if t.reward <= 0])
-  metrics |= _shares("stop", [t.stop_reason for t in trajectories])
-  metrics |= _shares(
-      "tool_status", [r.status for t in graded for r in t.tool_results])
+  metrics |= _shares("tool_status", [r.status for r in results])
   return metrics
 
 
@@ -65,8 +66,7 @@ def by_source(trajectories: Iterable[types.Trajectory]) -> dict[str, float]:
 
 
 def _mean(values: Iterable[float]) -> float:
-  array = np.fromiter((float(v) for v in values), np.float64)
-  return float(array.mean()) if array.size else 0.0
+  return float(np.mean([float(v) for v in values]))
 
 
 def _ratio(
