@@ -20,8 +20,9 @@ from rstar2_jax.engine import steps
 from rstar2_jax.policy import model
 
 
-# Less than one of so many slots at work: decode those alone.
-_FEW = 4
+# At most one of so many slots at work: decode those alone. With fewer rows
+# XLA's CPU kernels no longer round as with all.
+_FEW = 2
 
 
 class Device:
@@ -198,7 +199,11 @@ class Device:
     out = self._score(
         self.params, ids=padded, temperature=np.float32(temperature),
         chosen=chosen)
-    return jax.tree.map(lambda x: np.asarray(x)[:len(ids)], out)
+    out = jax.tree.map(lambda x: np.asarray(x)[:len(ids)], out)
+    k = extras.num_top_logprobs
+    return out._replace(
+        top_logprobs=out.top_logprobs[:, :k], top_ids=out.top_ids[:, :k],
+        chosen_logprobs=out.chosen_logprobs[:, :len(extras.chosen_ids)])
 
   def warm_up(self) -> None:
     """Compiles all steps for all lengths of the cache."""

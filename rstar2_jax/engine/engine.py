@@ -295,8 +295,13 @@ class Engine:
 
   def _submit(self, request: requests.Request) -> None:
     if request.extras.logprob_start is not None:
-      request.prompt_logprobs = self._device.score_rich(
-          request.prompt_ids, 1.0, request.extras)
+      try:
+        request.prompt_logprobs = self._device.score_rich(
+            request.prompt_ids, 1.0, request.extras)
+      except Exception as e:  # belongs to the caller, not to the engine
+        request.error = e
+        request.on_event(request)
+        return
     if request.sample.max_new_tokens == 0:
       request.cached_tokens = 0
       request.started_s = request.finished_s = time.time()
@@ -337,10 +342,10 @@ class Engine:
       while self._wait_for_work():
         self._take_inbox()
         # Weights are replaced when nothing runs; until then no one is admitted.
-        self._batcher.is_admitting = not self._updates and not self._is_paused
-        if self._updates and not self._batcher.slots.num_running:
+        while self._updates and not self._batcher.slots.num_running:
           self._updates.popleft()[1]()
-        elif not self._is_paused and self._batcher.has_work:
+        self._batcher.is_admitting = not self._updates and not self._is_paused
+        if not self._is_paused and self._batcher.has_work:
           self._batcher.step()
       self._fail(RuntimeError("the engine was closed"))
     except Exception as e:  # whatever broke, callers must not wait for ever
@@ -362,13 +367,11 @@ class Engine:
   def _fail(self, error: Exception) -> None:
     with self._wake:
       self._is_closed = True
+    self._take_inbox()  # what came too late is among those who are told
     self._batcher.fail(error)
     for future, _ in self._updates:
       if future.set_running_or_notify_cancel():
         future.set_exception(error)
-    while self._inbox:  # submissions and calls that came too late
-      self._inbox.popleft()()
-      self._batcher.fail(error)
 
 
 def version_number(version: str) -> int:
