@@ -208,7 +208,7 @@ class Slots:
       if shared[slot] >= shared[best]:
         return slot, -1, 0
     slot = int(idle[0])
-    if best == slot and idle.size > 1:
+    if best == slot and shared[best] and idle.size > 1:
       slot = int(idle[1])
     own = int(min(common[slot], self.num_cached[slot]))
     if best == slot or shared[best] <= own:
