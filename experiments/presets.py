@@ -19,8 +19,8 @@ LAPTOP = config.Config(
     policy=config.PolicyConfig(
         num_layers=2, intermediate_size=256, rope_theta=300.0),
     sft=config.SftConfig(
-        num_demonstrations=9000, slip_rate=0.6, num_epochs=1, batch_size=8, optimizer="muon",
-        learning_rate=0.01, weight_decay=0.0),
+        num_demonstrations=9000, slip_rate=0.6, num_epochs=1, batch_size=8,
+        optimizer="muon", learning_rate=0.01, weight_decay=0.0),
     rollout=config.RolloutConfig(
         prompts_per_step=16, group_size=16, max_turns=4,
         max_response_tokens=136),
@@ -30,7 +30,7 @@ LAPTOP = config.Config(
     tool=config.ToolConfig(timeout_s=2.0, cpu_timeout_s=0.25),
     roc=config.RocConfig(keep=8),
     optimizer=config.OptimizerConfig(
-        learning_rate=5e-4, warmup_steps=4, b2=0.99, weight_decay=0.0),
+        learning_rate=4e-4, warmup_steps=4, b2=0.99, weight_decay=0.0),
     batch=config.BatchConfig(row_tokens=192, rows_per_micro_batch=8),
 )
 

@@ -15,7 +15,10 @@ from experiments import predecessor
 from experiments import presets
 from experiments import stage1
 
-_LAPTOP = dataclasses.replace(presets.LAPTOP, stage="stage2", num_steps=24)
+_LAPTOP = dataclasses.replace(
+    presets.LAPTOP, stage="stage2", num_steps=24,
+    optimizer=dataclasses.replace(
+        presets.LAPTOP.optimizer, learning_rate=1.5e-4))
 _SMOLLM2 = dataclasses.replace(
     presets.SMOLLM2, stage="stage2", num_steps=50,
     rollout=dataclasses.replace(
