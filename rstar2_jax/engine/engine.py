@@ -119,6 +119,14 @@ class Engine:
             done.versions[-1][0] if done.versions else self.weight_version),
         cached_tokens=done.cached_tokens or 0)
 
+  def check(
+      self, sample: types.SampleRequest,
+      extras: requests.Extras = requests.Extras(),
+  ) -> None:
+    """Raises ValueError for a request that can never be served."""
+    requests.check(sample, extras, max_seq_len=self.config.max_seq_len,
+                   num_ids=self.num_ids)
+
   async def run(
       self,
       sample: types.SampleRequest,
@@ -133,8 +141,7 @@ class Engine:
       on_progress: called in the engine's thread when ids were added; it must
         copy what it keeps and return at once.
     """
-    requests.check(sample, extras, max_seq_len=self.config.max_seq_len,
-                   num_ids=self.num_ids)
+    self.check(sample, extras)
     loop = asyncio.get_running_loop()
     future = loop.create_future()
 
@@ -278,8 +285,7 @@ class Engine:
     ids = np.asarray(input_ids, np.int32)
     sample = types.SampleRequest(
         rid="score", input_ids=ids, max_new_tokens=0, temperature=temperature)
-    requests.check(sample, requests.Extras(),
-                   max_seq_len=self.config.max_seq_len, num_ids=self.num_ids)
+    self.check(sample)
     return self._call(lambda: self._device.score(ids, temperature)).result()
 
   def warm_up(self) -> None:
