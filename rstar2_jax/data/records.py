@@ -87,7 +87,7 @@ def read_hub(name: str, split: str) -> list[types.Prompt]:
   except Exception as e:  # pylint: disable=broad-exception-caught; of any kind
     first_line = str(e).partition("\n")[0]
     raise ValueError(f"hf:{name}: split {split!r} cannot be loaded"
-                     f" ({first_line}); check the name and the network")
+                     f" ({first_line}); check the name and the network") from e
   prefix = name.rpartition("/")[2]
   return [to_prompt(row, where=f"hf:{name} row {i}",
                     default_id=f"{prefix}-{split}-{i}")

@@ -79,7 +79,7 @@ def test_a_history_is_a_prefix_of_what_follows():
   messages = [_user("a"), _assistant("b"), _tool("c"), _tool("d"),
               _assistant("e"), _user("f"), _assistant("<reason></reason>g")]
   texts = [template.render(messages[:n]) for n in range(1, len(messages) + 1)]
-  for n, (shorter, longer) in enumerate(zip(texts, texts[1:])):
+  for n, (shorter, longer) in enumerate(zip(texts, texts[1:], strict=False)):
     if messages[n]["role"] == messages[n + 1]["role"] == "tool":
       continue  # the second response moves into the open user turn
     assert longer.startswith(shorter)

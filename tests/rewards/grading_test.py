@@ -15,7 +15,8 @@ import pytest
 from rstar2_jax.rewards import grading
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
-_DATA = pathlib.Path(os.environ.get("RSTAR2_DATA", _ROOT.parent / "shared/data"))
+_DATA = pathlib.Path(
+    os.environ.get("RSTAR2_DATA") or _ROOT.parent / "shared" / "data")
 _CASES = _DATA / "grading" / "cases.jsonl"
 
 
@@ -68,7 +69,8 @@ def test_all_shared_integer_cases():
     ("18 \\text{ cm}^2", "18"), ("5 hours", "5"), ("1,024 dollars", "1024"),
     # Fractions that divide.
     ("36/2", "18"), ("-36/2", "-18"), ("36 / -2", "-18"),
-    ("\\frac{36}{2}", "18"), ("\\dfrac{36}{2}", "18"), ("-\\frac{36}{2}", "-18"),
+    ("\\frac{36}{2}", "18"), ("\\dfrac{36}{2}", "18"),
+    ("-\\frac{36}{2}", "-18"),
     ("\\frac{-36}{-2}", "18"), ("\\frac{0}{5}", "0"),
     ("\\frac{1{,}024}{2}", "512"),
     # One letter.
@@ -98,7 +100,8 @@ def test_reads_an_integer(content, expected):
     "1,24,567", "1, 024",
     # Not a unit.
     "18\\pi", "25\\sqrt{2}", "18\\text{ million}", "18^\\circ 30'", "18x",
-    "18i", "18 m", "18\\text{ or }", "18\\text{ cm}\\text{ cm}", "18k", "18 cm^4",
+    "18i", "18 m", "18\\text{ or }", "18\\text{ cm}\\text{ cm}", "18k",
+    "18 cm^4",
     # Other notations.
     "0x12", "0b11", "0o64", "1_8", "2\u2075", "\u0661\u0668", "Infinity", "inf",
     "nan", "None", "True", "XVIII", "eighteen", "O", "l8", "\u2168",

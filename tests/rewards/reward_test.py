@@ -1,4 +1,4 @@
-"""Reward 1 for a right final answer, 0 for anything else, None for our fault."""
+"""Reward 1 for a right final answer, else 0; None where we are to blame."""
 
 import pytest
 
@@ -24,6 +24,7 @@ def _trajectory(*texts, stop_reason=Stop.ANSWERED, answer="42", results=()):
     ([CALL, RIGHT], 1.0),
     ([RIGHT, WRONG], 0.0),  # only the last turn is read
     ([WRONG, RIGHT], 1.0),
+    ([RIGHT, "</reason>As I said.<|im_end|>"], 0.0),
     ([RIGHT + CALL, "<answer></answer>"], 0.0),
     (["\\boxed{42}"], 0.0),
 ])

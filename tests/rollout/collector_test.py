@@ -142,12 +142,12 @@ def test_a_trajectory_does_not_depend_on_its_neighbors(collect, tokenizer):
   assert _without_times(part) == _without_times(whole)[6:8]
 
 
-def test_no_two_samples_share_a_seed(collect, tokenizer):
+def test_no_two_turns_share_a_seed(collect, tokenizer):
   """P24, also where a small data set repeats a prompt within a step."""
   server = SeededServer(tokenizer)
-  groups = collect([server], _prompts(2) * 2, limits=dataclasses.replace(
-      LIMITS, max_turns=1))
-  assert len(server.seeds) == len(set(server.seeds)) == 16
+  groups = collect([server], _prompts(2) * 2)
+  num_turns = sum(t.num_turns for g in groups for t in g.trajectories)
+  assert len(server.seeds) == len(set(server.seeds)) == num_turns > 16
   assert [g.prompt.id for g in groups] == ["p0", "p1", "p0", "p1"]
 
 
@@ -198,11 +198,19 @@ def test_a_deadline_in_the_past_gives_masked_groups(collect, tokenizer):
 
 def test_a_trajectory_deadline_masks_one_and_frees_its_room(
     collect, tokenizer):
+  """What is masked out is not shown to the grader."""
   server = SeededServer(tokenizer, never=["-000000-0000-00"])
-  groups = collect([server], _prompts(1), max_running=1,
+  graded = []
+
+  def grade(trajectory):
+    graded.append(trajectory.sample)
+    return trajectory
+
+  groups = collect([server], _prompts(1), max_running=1, grade=grade,
                    limits=dataclasses.replace(LIMITS, timeout_s=0.3))
   assert [t.is_masked_out for t in groups[0].trajectories] == [
       True, False, False, False]
+  assert graded == [1, 2, 3]
 
 
 def test_a_trajectory_that_fits_no_server_is_an_error(collect, tokenizer):

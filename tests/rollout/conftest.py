@@ -52,7 +52,8 @@ class ScriptedServer:
     if len(ids) > request.max_new_tokens:
       ids, reason = ids[:request.max_new_tokens], "length"
     return types.SampleResult(
-        output_ids=ids, logprobs=tuple(-0.25 * (i + 1) for i in range(len(ids))),
+        output_ids=ids,
+        logprobs=tuple(-0.25 * (i + 1) for i in range(len(ids))),
         finish_reason=reason, policy_version=len(self.requests))
 
   async def close(self):

@@ -95,8 +95,10 @@ def test_p20_errors_are_typed_not_matched(stdout, status, expected):
 def test_our_own_failures_are_no_tool_errors():
   """P19: neither errors nor calls in the ratio."""
   trajectory = _trajectory(1.0, results=[
-      (Status.QUEUE_TIMEOUT, 1.0), (Status.SUCCESS, 1.0)])
-  assert statistics.summarize([trajectory])["tool_error_ratio"] == 0.0
+      (Status.QUEUE_TIMEOUT, 1.0), (Status.RUNTIME_ERROR, 1.0)])
+  assert statistics.summarize([trajectory])["tool_error_ratio"] == 1.0
+  trajectory = _trajectory(1.0, results=[(Status.CANCELLED, 1.0)])
+  assert "tool_error_ratio" not in statistics.summarize([trajectory])
 
 
 def test_reward_by_source():

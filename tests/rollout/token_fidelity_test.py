@@ -59,11 +59,11 @@ def test_ids_are_those_of_the_one_shot_rendering(
   (trajectory, _), texts = _run(run_episode, num_turns)
   messages = [{"role": "user",
                "content": template.user_content("What is 12 + 30?")}]
-  for text, (_, shown) in zip(texts, [*PROGRAMS[:num_turns], ("", "")]):
+  for i, text in enumerate(texts):
     said = text.removesuffix("<|im_end|>")
     messages.append({"role": "assistant", "content": f"<reason>{said}"})
-    if text is not ANSWER:
-      messages.append({"role": "tool", "content": shown})
+    if i < num_turns:
+      messages.append({"role": "tool", "content": PROGRAMS[i][1]})
   rendered = template.render(messages).removesuffix("\n")
   assert tokenizer.decode(trajectory.token_ids) == rendered
   assert trajectory.token_ids == tokenizer.encode(rendered)
