@@ -5,7 +5,6 @@ import math
 import pytest
 
 from rstar2_jax import types
-from rstar2_jax.chat import vocabulary
 from rstar2_jax.evaluation import heldout
 from rstar2_jax.rewards import reward
 from rstar2_jax.rollout import collector as collector_lib
@@ -108,9 +107,9 @@ class Server:
     pass
 
 
-def test_evaluation_samples_with_its_own_temperature_and_whole_vocabulary():
+def test_evaluation_samples_with_its_own_temperature_and_whole_vocabulary(
+    tokenizer):
   """Draws are named by seed, problem and sample, not by policy or step."""
-  tokenizer = vocabulary.build(512)
   server = Server(tokenizer)
   collector = collector_lib.Collector(
       tokenizer=tokenizer, grade=reward.grade,

@@ -6,7 +6,6 @@ import dataclasses
 import pytest
 
 from rstar2_jax import types
-from rstar2_jax.chat import vocabulary
 from rstar2_jax.rollout import episode
 from rstar2_jax.rollout import sandbox_process
 from rstar2_jax.rollout import tool_client
@@ -60,12 +59,7 @@ class ScriptedServer:
     pass
 
 
-@pytest.fixture(scope="session", name="tokenizer")
-def _tokenizer():
-  return vocabulary.build(512)
-
-
-@pytest.fixture(scope="module", name="sandbox")
+@pytest.fixture(scope="session", name="sandbox")
 def _sandbox():
   process = sandbox_process.SandboxProcess()
   yield process
