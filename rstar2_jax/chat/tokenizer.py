@@ -205,7 +205,7 @@ class Tokenizer:
     return self._cuts[text]
 
   def _flush(self, pending: list[_Part], spans: list[_Ids]) -> None:
-    """Encodes the pending parts together; a token is of the part it starts in."""
+    """Encodes pending parts together; a token is of the part it starts in."""
     text = "".join(_valid(part) for part, _ in pending)
     if text:
       encoding = self._plain.encode(text, add_special_tokens=False)

@@ -1,4 +1,4 @@
-"""Procedural problems by index: deterministic, seeded, train and held-out apart.
+"""Procedural problems by index: seeded, with train and held-out apart.
 
 A problem is a function of (split, seed, index) and of the families and levels
 asked for, so a run resumes from an index alone and no draw depends on another.

@@ -68,7 +68,8 @@ def test_results_are_those_of_a_real_process(index, tmp_path):
     done = subprocess.run([sys.executable, "-I", str(program)],
                           capture_output=True, text=True, timeout=30)
     real = types.ToolResult(
-        status=turn.result.status, stdout=done.stdout, exit_code=done.returncode,
+        status=turn.result.status, stdout=done.stdout,
+        exit_code=done.returncode,
         stderr=done.stderr.replace(str(program), "main.py"))
     assert (done.returncode == 0) == (
         turn.result.status is types.ToolStatus.SUCCESS)

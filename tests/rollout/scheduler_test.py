@@ -1,4 +1,4 @@
-"""Admission by KV room: worst case held, no overflow, order kept, no polling."""
+"""Admission by KV room: worst case held, no overflow, order kept."""
 
 import asyncio
 
