@@ -101,7 +101,8 @@ class SandboxClient:
       except (aiohttp.ClientError, OSError, TimeoutError, ValueError) as e:
         raise ConnectionError(
             f"sandbox runner {node.url} does not answer"
-            f" ({str(e) or type(e).__name__}); start one with `python -m sandbox_runner --port PORT`") from e
+            f" ({str(e) or type(e).__name__}); start one with"
+            " `python -m sandbox_runner --port PORT`") from e
 
   def _http(self) -> aiohttp.ClientSession:
     if self._session is None:
