@@ -25,10 +25,10 @@ def explain(
 ) -> str:
   """One line: what failed at the start, the likely cause, and the fix."""
   what = result.message or result.stderr.strip() or result.status
-  return (
-      f'cannot provide isolation={isolation}: {what}. '
-      f'{_cause(isolation, what)}'
-  )
+  text = f'cannot provide isolation={isolation}: {what}'
+  if 'install Python elsewhere' in what:  # says it all
+    return text
+  return f'{text}. {_cause(isolation, what)}'
 
 
 def _cause(isolation: str, what: str) -> str:

@@ -125,6 +125,7 @@ def _prepare(options: dict) -> None:
     sys.prefix = sys.exec_prefix = interpreter.mapped_prefix
   elif isolation.can_drop_root():
     isolation.drop_root()
+    _check_readable(interpreter)
   sys.path[:] = [p for p in sys.path if p != options['source_root']]
   sys.path += site_packages
   sys.dont_write_bytecode = True
@@ -134,6 +135,17 @@ def _prepare(options: dict) -> None:
   threads = len(os.listdir('/proc/self/task'))
   if threads != 1:
     raise RuntimeError(f'{threads} threads after imports; cannot fork safely')
+
+
+def _check_readable(interpreter: rootfs.Interpreter) -> None:
+  """Raises OSError if this user cannot import what the server can."""
+  for path in (interpreter.base_prefix, *interpreter.site_packages):
+    if not os.access(path, os.R_OK | os.X_OK):
+      raise OSError(
+          f'{path} cannot be read by uid {os.geteuid()}, as which programs run'
+          ' when the server is root; install Python elsewhere, e.g. under '
+          '/opt, or start the server as another user'
+      )
 
 
 def _import_and_warm(tier: str) -> None:

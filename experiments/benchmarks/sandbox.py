@@ -2,7 +2,7 @@
 
 CPU times are of the server with everything below it, by control group or, where
 none can be made, from /proc. Floors are measured in the same run and in turn:
-a cold `python -I -c`, and the server with --isolation=none. Prints a table and,
+a cold `python -c`, and the server with --isolation=none. Prints a table and,
 as its last line, a JSON object.
 """
 
@@ -74,9 +74,11 @@ def measure_cost() -> dict[str, Any]:
         num_calls = _CALLS[name] // _ROUNDS
         for level, server in servers.items():
           before = server.cpu_s()
-          asyncio.run(load.run_calls(
+          answers = asyncio.run(load.run_calls(
               server.url, [{'code': code}] * num_calls, 4
           ))
+          wanted = 'runtime_error' if name == 'error' else 'success'
+          assert all(a[0] == wanted for a in answers), answers[:2]
           sums[name][level] += 1e3 * (server.cpu_s() - before) / num_calls
         sums[name]['cold'] += load.cold_cpu_ms(
             code, _COLD_CALLS[name] // _ROUNDS
@@ -325,7 +327,7 @@ def _machine() -> dict[str, Any]:
       'cpus': os.cpu_count(), 'arch': platform.machine(),
       'kernel': platform.release(), 'python': platform.python_version(),
       'load_average_at_start': os.getloadavg()[0],
-      'nice': os.nice(0), 'root': os.geteuid() == 0,
+      'interpreter': load.interpreter()[0], 'nice': os.nice(0), 'root': os.geteuid() == 0,
   }
 
 

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-import conftest
+from tests.sandbox_runner import servers
 
 PROCESS_BOMBS = {
     'fork bomb': 'import os\nwhile True:\n  try: os.fork()\n  except OSError: pass',
@@ -69,7 +69,7 @@ def test_daemons_die_with_the_call(healthy, name):
   result = healthy.run(DAEMONS[name] + '\nprint("done")', timeout_s=30)
   assert result['status'] == 'success' and result['stdout'] == 'done\n'
   assert time.monotonic() - start < 5
-  pids = conftest.processes_below(healthy.process.pid)
+  pids = servers.processes_below(healthy.process.pid)
   names = [_command(pid) for pid in pids]
   assert not any('sleep' in name for name in names)
 
@@ -107,7 +107,7 @@ def test_abort_is_killed_by_sigabrt(healthy):
     '/boot', '/proc/1/root/etc/shadow', '/tmp/../etc/shadow',
     '/proc/self/root/../etc/shadow', '/proc/self/cwd/../../etc/shadow',
     '/proc/1/cwd', '/dev/mem', '/dev/kmsg', '/dev/vda', '/dev/tty',
-    '/sys/fs/cgroup', __file__, conftest.__file__,
+    '/sys/fs/cgroup', __file__, servers.__file__,
 ])
 def test_host_files_are_not_there(server, path):
   result = server.run(

@@ -12,7 +12,7 @@ import time
 
 import pytest
 
-import conftest
+from tests.sandbox_runner import servers
 from sandbox_runner import client as client_lib
 
 _LOOP = 'import time\nwhile True: time.sleep(0.05)'
@@ -52,13 +52,13 @@ def test_killed_part_is_replaced_and_the_call_retried(start, role, plain):
   if plain and os.geteuid() != 0:
     pytest.skip('already an ordinary user')
   server = start('--max_running=2', plain_user=plain)
-  before = conftest.processes_below(server.process.pid)
+  before = servers.processes_below(server.process.pid)
   result = run_and_kill(server, role)
   # Run again from the start by the server itself, or handed back to be.
   assert result['status'] in ('timeout', 'sandbox_unavailable'), result
   for _ in range(4):
     server.check_healthy()
-  gone = [p for p in before if conftest.is_running(p)]
+  gone = [p for p in before if servers.is_running(p)]
   assert len(gone) < len(before)
 
 
@@ -127,7 +127,7 @@ def mix(i: int) -> tuple[str, dict]:
 def leftovers(server) -> dict[str, int]:
   """What could grow."""
   pid = server.process.pid
-  below = [pid, *conftest.processes_below(pid)]
+  below = [pid, *servers.processes_below(pid)]
   zombies = mounts = 0
   for p in below:
     try:
@@ -184,7 +184,7 @@ def haproxy(start, tmp_path):
   if shutil.which('haproxy') is None:
     pytest.skip('haproxy is not installed')
   nodes = [start('--node=one'), start('--node=two')]
-  shipped = pathlib.Path(conftest.ROOT, 'sandbox_runner/deploy/haproxy.cfg')
+  shipped = pathlib.Path(servers.ROOT, 'sandbox_runner/deploy/haproxy.cfg')
   text = shipped.read_text()
   text = text.replace('127.0.0.1:8088', f'127.0.0.1:{nodes[0].port}')
   text = text.replace('127.0.0.1:8089', f'127.0.0.1:{nodes[1].port}')
@@ -203,7 +203,7 @@ def haproxy(start, tmp_path):
   process = subprocess.Popen(['haproxy', '-db', '-f', config])
   url = f'http://127.0.0.1:{port}'
   with client_lib.Client([url]) as client:
-    conftest.wait_until(lambda: client.run('1').value == '1', 20)
+    servers.wait_until(lambda: client.run('1').value == '1', 20)
     yield client, nodes
   process.kill()
   process.wait()

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-import conftest
+from tests.sandbox_runner import servers
 from sandbox_runner import protocol
 
 _PATHS = (
@@ -197,7 +197,7 @@ def test_connections_that_never_finish_do_not_block_others(server):
     assert time.monotonic() - begin < 5
   for sock in sockets:
     sock.close()
-  conftest.wait_until(lambda: _num_connections(server) <= 2, 10)
+  servers.wait_until(lambda: _num_connections(server) <= 2, 10)
 
 
 def _num_connections(server) -> int:

@@ -2,6 +2,7 @@
 
 import glob
 import os
+import pathlib
 import re
 import shutil
 import signal
@@ -13,7 +14,7 @@ import time
 
 import pytest
 
-import conftest
+from tests.sandbox_runner import servers
 
 _LOOP = 'import time\nwhile True: time.sleep(0.1)'
 
@@ -23,7 +24,7 @@ def start_briefly(*flags: str, prefix=(), command=None, environment=None):
   command = command or [sys.executable]
   done = subprocess.run(
       [*prefix, *command, '-m', 'sandbox_runner', '--port=0', *flags],
-      cwd=conftest.ROOT, capture_output=True, text=True, timeout=60,
+      cwd=servers.ROOT, capture_output=True, text=True, timeout=60,
       env=environment,
   )
   return done.returncode, done.stderr.strip().splitlines()
@@ -44,7 +45,7 @@ def hang(server, num_calls: int = 3) -> list[threading.Thread]:
         pass
     threads.append(threading.Thread(target=call, daemon=True))
     threads[-1].start()
-  conftest.wait_until(lambda: count_running(server) >= num_calls, 20)
+  servers.wait_until(lambda: count_running(server) >= num_calls, 20)
   return threads
 
 
@@ -61,7 +62,8 @@ def count_running(server) -> int:
     ('--isolation=landlock',), ('--isolation=none',),
 ])
 def test_ready_line(start, flags):
-  server = start(*flags)
+  weak = any('landlock' in f or 'none' in f for f in flags)
+  server = start(*flags, plain_user=weak and os.geteuid() == 0)
   level = next(
       (f.split('=')[1] for f in flags if 'isolation' in f), 'namespaces'
   )
@@ -112,23 +114,28 @@ def test_sigterm_ends_running_calls_and_everything(start, processes):
 @pytest.mark.parametrize('processes', [1, 2])
 @pytest.mark.parametrize('level', ['namespaces', 'landlock', 'none'])
 def test_sigkill_of_the_server_ends_everything(start, level, processes):
-  server = start(f'--isolation={level}', f'--processes={processes}')
+  # At the weaker levels root's programs may be unable to read its Python.
+  plain = level != 'namespaces' and os.geteuid() == 0
+  server = start(
+      f'--isolation={level}', f'--processes={processes}', plain_user=plain
+  )
   hang(server, 2)
-  below = conftest.processes_below(server.process.pid)
+  below = servers.processes_below(server.process.pid)
   assert len(below) >= 3
   server.process.kill()
   server.process.communicate()
-  conftest.wait_until(lambda: not any(map(conftest.is_running, below)), 10)
+  servers.wait_until(lambda: not any(map(servers.is_running, below)), 10)
 
 
 def test_what_a_killed_server_left_is_removed_by_the_next(start):
-  server = start('--isolation=none')
+  plain = os.geteuid() == 0
+  server = start('--isolation=none', plain_user=plain)
   server.run('open("left", "w").write("x")')
   before = set(workspaces())
   server.process.kill()
   server.process.communicate()
   assert before & set(workspaces())
-  second = start('--isolation=none')
+  second = start('--isolation=none', plain_user=plain)
   second.stop()
   assert not before & set(workspaces())
 
@@ -145,23 +152,23 @@ def test_exit_with_parent(processes):
   )
   parent = subprocess.Popen(
       [sys.executable, '-c', program, f'--processes={processes}'],
-      cwd=conftest.ROOT, stdout=subprocess.PIPE, text=True,
+      cwd=servers.ROOT, stdout=subprocess.PIPE, text=True,
   )
   try:
-    line = conftest.read_line(parent.stdout, 60)
+    line = servers.read_line(parent.stdout, 60)
     pid = int(line.split()[0])
     assert 'ready at' in line
-    below = [pid, *conftest.processes_below(pid)]
+    below = [pid, *servers.processes_below(pid)]
   finally:
     parent.kill()
     parent.communicate()
-  conftest.wait_until(lambda: not any(map(conftest.is_running, below)), 15)
+  servers.wait_until(lambda: not any(map(servers.is_running, below)), 15)
 
 
 def test_refuses_where_user_namespaces_are_off():
   if shutil.which('unshare') is None:
     pytest.skip('unshare(1) is not installed')
-  command, environment = conftest.server_command(os.geteuid() == 0)
+  command, environment = servers.server_command(os.geteuid() == 0)
   off = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
   prefix = ['unshare', '-Ur', 'sh', '-c', off, 'sh']
   if command[0] == 'setpriv':
@@ -196,7 +203,7 @@ def test_weaker_levels_work_where_user_namespaces_are_off():
   off = 'echo 0 > /proc/sys/user/max_user_namespaces && exec "$@"'
   done = subprocess.run(
       ['unshare', '-Ur', 'sh', '-c', off, 'sh', sys.executable, '-c', code],
-      cwd=conftest.ROOT, capture_output=True, text=True, timeout=90,
+      cwd=servers.ROOT, capture_output=True, text=True, timeout=90,
   )
   if 'unshare' in done.stderr or 'max_user_namespaces' in done.stderr:
     pytest.skip(f'cannot turn user namespaces off: {done.stderr.strip()}')
@@ -216,12 +223,25 @@ def test_refuses_an_interpreter_in_a_private_directory(tmp_path):
       'sys.exit(__main__.main(["--port=0"]))'
   )
   done = subprocess.run(
-      [sys.executable, '-c', code, str(libraries)], cwd=conftest.ROOT,
+      [sys.executable, '-c', code, str(libraries)], cwd=servers.ROOT,
       capture_output=True, text=True, timeout=60,
   )
   assert done.returncode == 2
   assert str(libraries) in done.stderr and 'under /opt' in done.stderr
   assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_refuses_an_interpreter_that_programs_cannot_read():
+  private = [
+      str(p) for p in pathlib.Path(sys.base_prefix).parents
+      if not p.stat().st_mode & 1
+  ]
+  if os.geteuid() or not private:
+    pytest.skip('not root with a Python that only root can read')
+  code, errors = start_briefly('--isolation=none')
+  assert code == 2 and len(errors) == 2
+  assert 'install Python elsewhere' in errors[1]
+  assert 'Traceback' not in errors[1]
 
 
 def test_healthz_goes_through_a_slot(server):
@@ -253,16 +273,16 @@ def test_a_front_end_that_dies_is_replaced(start):
   with open(f'/proc/{server.process.pid}/task/{server.process.pid}/children'
             ) as file:
     victim = int(file.read().split()[0])
-  below = conftest.processes_below(victim)
+  below = servers.processes_below(victim)
   os.kill(victim, signal.SIGKILL)
-  conftest.wait_until(lambda: not any(map(conftest.is_running, below)), 10)
+  servers.wait_until(lambda: not any(map(servers.is_running, below)), 10)
 
   def both_answer() -> bool:
     return 'process="0"' in (text := server.get('/metrics')[1]) and (
         'process="1"' in text
     )
 
-  conftest.wait_until(both_answer, 20)
+  servers.wait_until(both_answer, 20)
   for _ in range(8):
     assert server.run('print(1)')['stdout'] == '1\n'
 

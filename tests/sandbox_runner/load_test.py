@@ -10,7 +10,7 @@ import time
 import aiohttp
 import pytest
 
-import conftest
+from tests.sandbox_runner import servers
 
 _SLEEP = 'import time; time.sleep({})'
 
@@ -221,7 +221,7 @@ def _send(server, body: dict) -> socket.socket:
 def _marked(server, mark: str) -> list[int]:
   """Processes below a server whose command line holds a text."""
   found = []
-  for pid in conftest.processes_below(server.process.pid):
+  for pid in servers.processes_below(server.process.pid):
     try:
       with open(f'/proc/{pid}/cmdline', 'rb') as file:
         if mark.encode() in file.read():
@@ -239,11 +239,11 @@ def test_disconnect_ends_a_running_call_within_100_ms(server):
         'code': f'import subprocess; subprocess.run(["sleep", "{mark}"])',
         'timeout_s': 60,
     })
-    conftest.wait_until(lambda m=mark: _marked(server, m), 10)
+    servers.wait_until(lambda m=mark: _marked(server, m), 10)
     pids = _marked(server, mark)
     start = time.monotonic()
     sock.close()
-    while any(map(conftest.is_running, pids)):
+    while any(map(servers.is_running, pids)):
       assert time.monotonic() - start < 5
       time.sleep(0.002)
     times.append(time.monotonic() - start)
@@ -255,14 +255,14 @@ def test_disconnect_removes_a_waiting_call_within_100_ms(start):
   server = start('--max_running=1')
   times = []
   running = _send(server, {'code': _SLEEP.format(30), 'timeout_s': 60})
-  conftest.wait_until(lambda: gauge(server, 'sandbox_running') == 1, 10)
+  servers.wait_until(lambda: gauge(server, 'sandbox_running') == 1, 10)
   for _ in range(5):
     waiting = [_send(server, {'code': 'print(1)'}) for _ in range(10)]
-    conftest.wait_until(lambda: gauge(server, 'sandbox_queued') == 10, 10)
+    servers.wait_until(lambda: gauge(server, 'sandbox_queued') == 10, 10)
     begin = time.monotonic()
     for sock in waiting:
       sock.close()
-    conftest.wait_until(lambda: gauge(server, 'sandbox_queued') == 0, 5)
+    servers.wait_until(lambda: gauge(server, 'sandbox_queued') == 0, 5)
     times.append(time.monotonic() - begin)
   assert least(times) < 0.1, times
   running.close()
@@ -294,7 +294,7 @@ def test_cancelled_batch_frees_its_slots(server):
       await cancel([task])
 
   asyncio.run(run())
-  conftest.wait_until(lambda: gauge(server, 'sandbox_running') == 0, 5)
+  servers.wait_until(lambda: gauge(server, 'sandbox_running') == 0, 5)
   assert gauge(server, 'sandbox_queued') == 0
   server.check_healthy()
 

@@ -7,7 +7,7 @@ import urllib.request
 
 import pytest
 
-import conftest
+from tests.sandbox_runner import servers
 
 
 class Session:
@@ -113,7 +113,7 @@ def test_idle_sessions_end(server):
   session = Session(server, idle_ttl_s=0.3)
   assert session.run('1')['value'] == '1'
   held = server.num_processes()
-  conftest.wait_until(lambda: server.num_processes() < held, 10)
+  servers.wait_until(lambda: server.num_processes() < held, 10)
   assert session.run('1')['session_lost']
 
 
@@ -123,7 +123,7 @@ def test_delete_ends_processes(server):
               '    import time; time.sleep(100)')
   held = server.num_processes()
   assert session.delete() == 200
-  conftest.wait_until(lambda: server.num_processes() < held, 5)
+  servers.wait_until(lambda: server.num_processes() < held, 5)
   assert session.delete() == 404
 
 
