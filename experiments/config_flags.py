@@ -9,7 +9,10 @@ can be imported into one process.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+import contextlib
 import dataclasses
+import math
+import os
 import sys
 import textwrap
 import types
@@ -30,15 +33,15 @@ def run(main: Callable[[config.Config], Any], configs: Configs) -> None:
   """Reads sys.argv, calls `main`, and exits.
 
   Exit codes: 0 done or help, 2 something the user can mend (one line on
-  stderr), 130 stopped by a signal after saving. Anything else is a defect and
-  keeps its traceback.
+  stderr), 130 stopped by a signal. Anything else is a defect and keeps its
+  traceback.
 
   Args:
     main: the experiment.
     configs: its configuration for each preset.
   """
   if any(a in ("--help", "-help", "-h", "--helpfull") for a in sys.argv[1:]):
-    print(help_text(sys.modules["__main__"].__doc__ or "", configs))
+    _print_help(help_text(sys.modules["__main__"].__doc__ or "", configs))
     sys.exit(0)
   try:
     main(build(sys.argv, configs))
@@ -47,6 +50,10 @@ def run(main: Callable[[config.Config], Any], configs: Configs) -> None:
     sys.exit(2)
   except interruption.Interrupted as e:
     print(_one_line(e), file=sys.stderr)
+    sys.exit(130)
+  except KeyboardInterrupt:
+    print("stopped at once; the last checkpoint stays: run the same command to"
+          " go on from it", file=sys.stderr)
     sys.exit(130)
 
 
@@ -61,23 +68,22 @@ def build(argv: Sequence[str], configs: Configs) -> config.Config:
     errors.UserError: unknown flag, or a value out of range.
   """
   flag_values = flags.FlagValues()
-  hints = {**_leaf_types(config.Config)}
+  hints = _leaf_types(config.Config)
   for name, hint in hints.items():
     _define(name, hint, flag_values)
   try:
     rest = flag_values(list(argv))[1:]
   except flags.UnrecognizedFlagError as e:
     raise errors.UserError(_unknown(e.flagname, list(hints))) from None
-  except flags.Error as e:
-    raise errors.UserError(_one_line(e)) from None
-  except OSError as e:
-    raise errors.UserError(f"--flagfile: {e}") from None
+  except (flags.Error, ValueError) as e:  # ValueError: --noFLAG=VALUE
+    raise errors.UserError(
+        _one_line(e).removeprefix("ERROR:: ").removeprefix("flag ")) from None
   if rest:
     raise errors.UserError(
         f"unexpected argument {rest[0]!r}; flags look like --seed=1")
   given = {name: flag_values[name].value for name in hints
            if flag_values[name].present}
-  base = configs.get(given.pop("preset", "laptop"))
+  base = configs.get(given.pop("preset", next(iter(configs))))
   if base is None:
     raise errors.UserError(
         f"this experiment has no such preset; it has {', '.join(configs)}")
@@ -124,19 +130,30 @@ def help_text(description: str, configs: Configs) -> str:
       group = name.rpartition(".")[0]
       doc = type(getattr(base, group)).__doc__ or ""
       lines += ["", f"{group}: {doc.splitlines()[0]}"]
-    lines.append(f"  --{name}={_shown(defaults[name])}")
+    shown = f"  --{name}={_shown(defaults[name])}"
+    lines.append(shown if len(shown) <= 80
+                 else shown[:76].rpartition(",")[0] + ",...")
     choices = _choices(hints[name])
     if choices:
       text += f" One of: {', '.join(choices)}."
     lines += textwrap.wrap(text, 78, initial_indent=" " * 6,
                            subsequent_indent=" " * 6)
   lines += ["", "--flagfile=FILE reads flags from a file, such as a run's"
-            " flags.txt; --noFLAG turns a switch off; 'none' stands for None."]
+            " flags.txt;", "--noFLAG turns a switch off; 'none' stands for"
+            " None."]
   return "\n".join(lines)
 
 
+def _print_help(text: str) -> None:
+  try:
+    print(text, flush=True)
+  except BrokenPipeError:  # `| head` has seen enough
+    with contextlib.suppress(OSError):
+      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class _Parser(flags.ArgumentParser):
-  """Reads one value of an annotated type."""
+  """Reads one value of an annotated type; its errors say what is allowed."""
 
   def __init__(self, hint: Any):
     super().__init__()
@@ -166,22 +183,27 @@ def _parse(text: Any, hint: Any) -> Any:
   if origin is tuple:
     return tuple(_parse(part.strip(), args[0])
                  for part in text.split(",") if part.strip())
+  if hint is bool:
+    if text.lower() not in ("true", "false", "1", "0"):
+      raise ValueError("must be true or false")
+    return text.lower() in ("true", "1")
   if hint in (int, float):
     try:
-      return hint(text)
+      value = hint(text)
     except ValueError:
-      kind = "a whole number" if hint is int else "a number"
-      raise ValueError(f"must be {kind}") from None
+      value = math.nan
+    if not math.isfinite(value):
+      kind = "a whole number" if hint is int else "a finite number"
+      raise ValueError(f"must be {kind}")
+    return value
   return text
 
 
 def _define(name: str, hint: Any, flag_values: flags.FlagValues) -> None:
-  # absl's own message would show the parser; ours names flag and value.
-  if hint is bool:
-    flags.DEFINE_boolean(name, None, "", flag_values=flag_values)
-  else:
-    flags.DEFINE(_Parser(hint), name, None, "", flag_values=flag_values,
-                 serializer=flags.ArgumentSerializer())
+  flags.DEFINE_flag(
+      flags.Flag(_Parser(hint), flags.ArgumentSerializer(), name, None, "",
+                 boolean=hint is bool),
+      flag_values=flag_values)
 
 
 def _leaves(cls: type) -> dict[str, tuple[dataclasses.Field, Any]]:

@@ -35,7 +35,8 @@ class counter:  # pylint: disable=invalid-name; reads like a function
     self._lock = threading.Lock()
     self._is_terminal = sys.stderr.isatty()
     self._bar = None
-    self._begin_s = self._last_line_s = time.monotonic()
+    self._begin_s = time.monotonic()
+    self._next_line_s = self._begin_s  # so the first one done is shown
 
   def __enter__(self) -> "counter":
     if self._is_terminal:
@@ -59,8 +60,8 @@ class counter:  # pylint: disable=invalid-name; reads like a function
         return
       now_s = time.monotonic()
       is_last = self._done == self._total
-      if is_last or now_s - self._last_line_s >= _LINE_EVERY_S:
-        self._last_line_s = now_s
+      if is_last or now_s >= self._next_line_s:
+        self._next_line_s = now_s + _LINE_EVERY_S
         print(self._line(now_s - self._begin_s, status), file=sys.stderr,
               flush=True)
 

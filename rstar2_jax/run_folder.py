@@ -2,6 +2,7 @@
 
     config.json      the whole configuration
     flags.txt        the same as flags, for --flagfile
+    session.json     command, versions and seconds of the last session
     metrics.jsonl    one line per step; also as TensorBoard events
     trajectories/    some full trajectories per step as text
     checkpoints/     Orbax: state and data position
@@ -14,17 +15,20 @@ import contextlib
 import dataclasses
 import errno
 import fcntl
+import functools
 import importlib.metadata
 import json
 import math
 import os
 import platform
+import shlex
 import sys
 import time
 from typing import Any
 
 from rstar2_jax import config
 from rstar2_jax import errors
+from rstar2_jax import progress
 from rstar2_jax import transcript
 from rstar2_jax import types
 
@@ -50,7 +54,11 @@ def checkpoint_dir(path: str) -> str:
 
 def is_finished(path: str) -> bool:
   """Whether the run in `path` has ended and written its summary."""
-  return os.path.exists(os.path.join(path, "summary.json"))
+  try:
+    read_summary(path)
+  except errors.UserError:
+    return False
+  return True
 
 
 def read_summary(path: str) -> dict[str, Any]:
@@ -101,7 +109,7 @@ class RunFolder:
       errors.UserError: another process uses it, it belongs to another
         configuration, or it cannot be written.
     """
-    with self._stack as stack:
+    with self._stack as stack, _disk_errors(self.path):
       try:
         os.makedirs(os.path.join(self.path, "trajectories"), exist_ok=True)
         self._lock(stack)
@@ -111,23 +119,20 @@ class RunFolder:
             f" ({e.strerror})") from e
       self._check_config()
       self._begin_s = time.monotonic() - self._earlier_s()
-      with _disk_errors(self.path):
+      if not self.is_finished:  # a finished run is only read
         self._write("config.json", _json(dataclasses.asdict(self._cfg)))
         self._write("flags.txt", _flag_lines(self._cfg))
-      if self._cfg.log.tensorboard and not self.is_finished:
-        # pylint: disable=g-import-not-at-top; slow
-        import tensorboardX
-        self._events = stack.enter_context(contextlib.closing(
-            tensorboardX.SummaryWriter(self.path, flush_secs=10)))
+        self._write_session()
       self._metrics = stack.enter_context(open(
           self._file("metrics.jsonl"), "a", encoding="utf-8"))
       self._stack = stack.pop_all()
+    progress.say(f"{self._cfg.stage}: run folder {self.path}")
     return self
 
   def __exit__(self, *unused) -> None:
-    with _disk_errors(self.path):
-      self._write("wall_s.txt", f"{self.wall_s():.1f}\n")
-    self._stack.close()
+    with _disk_errors(self.path), self._stack:
+      if not self.is_finished:
+        self._write_session()
 
   @property
   def is_finished(self) -> bool:
@@ -164,9 +169,9 @@ class RunFolder:
     with _disk_errors(self.path):
       self._metrics.write(json.dumps({"step": step, **line}) + "\n")
       self._metrics.flush()
-      if self._events is not None:
-        for name, value in flat.items():
-          self._events.add_scalar(name, value, step)
+      self._write_session()
+      if self._cfg.log.tensorboard:
+        self._write_events(step, flat)
 
   def truncate_metrics(self, first_step: int) -> None:
     """Drops lines of steps that will be done again, and a torn last line."""
@@ -183,7 +188,7 @@ class RunFolder:
 
   def write_trajectories(
       self, step: int, groups: Sequence[types.TrajectoryGroup],
-      kept: Sequence[types.TrajectoryGroup],
+      kept: Sequence[types.TrajectoryGroup] = (),
   ) -> None:
     """Writes the best and the worst of the step, and others if wanted.
 
@@ -206,26 +211,34 @@ class RunFolder:
         transcript.render(t, is_trained=(t.prompt.id, t.sample) in trained)
         for t in chosen]
     with _disk_errors(self.path):
-      self._write(f"trajectories/step_{step:06d}.txt", "\n".join(texts))
+      self._write(f"trajectories/step_{step:06d}.txt", "\n".join(texts),
+                  is_durable=False)
 
   def resume_hint(self, next_step: int) -> str:
     """How to go on with an interrupted run."""
     module = f"experiments.{self._cfg.stage}"
-    return (f"{self._cfg.stage} stopped before step {next_step}, saved in"
+    flagfile = shlex.quote(self._file("flags.txt"))
+    return (f"{self._cfg.stage} stopped after {next_step} steps, saved in"
             f" {self.path}; to go on, run the same command again, or: python -m"
-            f" {module} --flagfile={self._file('flags.txt')}")
+            f" {module} --flagfile={flagfile}")
 
   def _file(self, name: str) -> str:
     return os.path.join(self.path, name)
 
-  def _write(self, name: str, text: str) -> None:
-    """Replaces a file as a whole, durably."""
+  def _write(self, name: str, text: str, *, is_durable: bool = True) -> None:
+    """Replaces a file as a whole; after a power cut too if durable."""
     path = self._file(name)
-    with open(f"{path}.new", "w", encoding="utf-8") as file:
-      file.write(text)
-      file.flush()
-      os.fsync(file.fileno())
-    os.replace(f"{path}.new", path)
+    try:
+      with open(f"{path}.new", "w", encoding="utf-8") as file:
+        file.write(text)
+        file.flush()
+        if is_durable:
+          os.fsync(file.fileno())
+      os.replace(f"{path}.new", path)
+    except OSError:
+      with contextlib.suppress(OSError):
+        os.remove(f"{path}.new")
+      raise
 
   def _lock(self, stack: contextlib.ExitStack) -> None:
     file = stack.enter_context(
@@ -259,14 +272,28 @@ class RunFolder:
           f"{self.path} holds a run with other settings ({what}); give this one"
           " a --name or --workdir, or delete that folder")
 
+  def _write_session(self) -> None:
+    self._write("session.json", _json({
+        "command": sys.argv, "versions": versions(),
+        "wall_s": round(self.wall_s(), 1)}), is_durable=False)
+
   def _earlier_s(self) -> float:
     try:
-      with open(self._file("wall_s.txt"), encoding="utf-8") as file:
-        return float(file.read())
-    except (FileNotFoundError, ValueError):
+      with open(self._file("session.json"), encoding="utf-8") as file:
+        return float(json.load(file)["wall_s"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
       return 0.0
 
+  def _write_events(self, step: int, metrics: Mapping[str, float]) -> None:
+    if self._events is None:
+      # pylint: disable=g-import-not-at-top; slow
+      from rstar2_jax import tensorboard
+      self._events = self._stack.enter_context(contextlib.closing(
+          tensorboard.Events(self.path, first_step=step)))
+    self._events.write(step, metrics)
 
+
+@functools.cache
 def versions() -> dict[str, str]:
   """Versions of Python and of the packages that matter."""
   found = {"python": platform.python_version()}

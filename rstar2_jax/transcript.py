@@ -17,10 +17,12 @@ def render(trajectory: types.Trajectory, *, is_trained: bool = False) -> str:
   """
   t = trajectory
   facts = [
-      f"prompt {t.prompt.id}  sample {t.sample}  source {t.prompt.source or '-'}"
+      f"prompt {t.prompt.id}  sample {t.sample}"
+      f"  source {t.prompt.source or '-'}"
       f"  level {t.prompt.level}",
       f"reward {t.reward}  stop {t.stop_reason}  turns {t.num_turns}"
       f"  response tokens {t.num_response_tokens}"
+      f" ({t.num_sampled_tokens} sampled)"
       f"  trained on {'yes' if is_trained else 'no'}",
       f"gold answer {t.prompt.answer}",
   ]
