@@ -1,6 +1,7 @@
 """Progress for people: bars with ETA on a terminal, plain lines elsewhere."""
 
 from collections.abc import Callable, Iterator, Sequence
+import os
 import sys
 import threading
 import time
@@ -33,7 +34,7 @@ class counter:  # pylint: disable=invalid-name; reads like a function
     self._total, self._name, self._done = total, name, start
     self._start = start
     self._lock = threading.Lock()
-    self._is_terminal = sys.stderr.isatty()
+    self._is_terminal = _is_terminal()
     self._bar = None
     self._begin_s = time.monotonic()
     self._next_line_s = self._begin_s  # so the first one done is shown
@@ -71,6 +72,14 @@ class counter:  # pylint: disable=invalid-name; reads like a function
     line = (f"{self._name}: {self._done}/{self._total} after {elapsed_s:.0f} s,"
             f" {left_s:.0f} s left")
     return f"{line}; {status}" if status else line
+
+
+def _is_terminal() -> bool:
+  """Whether stderr is one that is wide enough for a bar."""
+  try:
+    return os.get_terminal_size(sys.stderr.fileno()).columns > 0
+  except (OSError, ValueError):  # none, or something that stands in for stderr
+    return False
 
 
 def say(text: str) -> None:

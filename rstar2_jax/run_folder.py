@@ -197,16 +197,16 @@ class RunFolder:
       groups: all of the step.
       kept: what was trained on.
     """
-    num = self._cfg.log.trajectories_per_step
-    if not num:
+    if not self._cfg.log.trajectories_per_step:
       return
     trained = {(t.prompt.id, t.sample)
                for group in kept for t in group.trajectories}
     graded = [t for g in groups for t in g.trajectories if t.reward is not None]
     graded.sort(key=lambda t: (-t.reward, t.prompt.id, t.sample))
     # Evenly over the order of reward: the first and the last are among them.
-    chosen = ([graded[i * (len(graded) - 1) // max(num - 1, 1)]
-               for i in range(min(num, len(graded)))])
+    num = min(self._cfg.log.trajectories_per_step, len(graded))
+    chosen = [graded[i * (len(graded) - 1) // max(num - 1, 1)]
+              for i in range(num)]
     texts = [
         transcript.render(t, is_trained=(t.prompt.id, t.sample) in trained)
         for t in chosen]
@@ -218,9 +218,11 @@ class RunFolder:
     """How to go on with an interrupted run."""
     module = f"experiments.{self._cfg.stage}"
     flagfile = shlex.quote(self._file("flags.txt"))
-    return (f"{self._cfg.stage} stopped after {next_step} steps, saved in"
-            f" {self.path}; to go on, run the same command again, or: python -m"
-            f" {module} --flagfile={flagfile}")
+    # SFT's length follows from its data.
+    total = "" if self._cfg.stage == "sft" else f" of {self._cfg.num_steps}"
+    return (f"{self._cfg.stage} stopped after {next_step}{total} steps, saved"
+            f" in {self.path}; to go on, run the same command again, or:"
+            f" python -m {module} --flagfile={flagfile}")
 
   def _file(self, name: str) -> str:
     return os.path.join(self.path, name)
