@@ -26,10 +26,15 @@ make_venv() {
   if [[ ! -x "$folder/bin/python" ]] || \
       ! "$folder/bin/python" -m pip --version >/dev/null 2>&1; then
     python="$(find_python)"
+    if [[ -e "$folder" && ! -f "$folder/pyvenv.cfg" && \
+          -n "$(ls -A "$folder")" ]]; then
+      die "$folder is there and is no virtual environment; give another folder"
+    fi
     echo "making a virtual environment in $folder" >&2
     rm -rf "$folder"
     "$python" -m venv "$folder" >/dev/null || \
-      die "$python -m venv failed; on Debian: apt install python3-venv"
+      die "$python -m venv failed; on Debian and Ubuntu:" \
+        "apt install python3-venv"
   fi
   if [[ "$(cat "$stamp" 2>/dev/null)" != "$wanted" ]]; then
     echo "installing $(basename "$requirements") (minutes, once)" >&2
