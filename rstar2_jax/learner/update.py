@@ -79,15 +79,22 @@ class Learner:
     self._rows = rows_per_micro_batch
     self._reference = reference_params if knobs.loss.kl_coef else None
     shared = dict(model_config=model_config, knobs=knobs)
+    # Every output says where it lies. Otherwise the compiler chooses, calls it
+    # another layout than the input's, and all is compiled a second time.
+    where = train_state.shardings(
+        jax.eval_shape(lambda: model.init(model_config, 0)), optimizer, mesh)
+    replicated = sharding.replicated(mesh)
+    summed = dict(donate_argnames="sums",
+                  out_shardings=(where.params, replicated))
     self._grpo = jax.jit(
-        functools.partial(_grpo_gradients, **shared), donate_argnames="sums")
-    self._sft = jax.jit(
-        functools.partial(_sft_gradients, **shared), donate_argnames="sums")
+        functools.partial(_grpo_gradients, **shared), **summed)
+    self._sft = jax.jit(functools.partial(_sft_gradients, **shared), **summed)
     self._score = jax.jit(functools.partial(_score, **shared))
     self._apply = jax.jit(
         functools.partial(_apply, optimizer=optimizer),
-        donate_argnames="state")
-    self._zeros = jax.jit(lambda params: jax.tree.map(jnp.zeros_like, params))
+        donate_argnames="state", out_shardings=(where, replicated))
+    self._zeros = jax.jit(lambda params: jax.tree.map(jnp.zeros_like, params),
+                          out_shardings=where.params)
 
   def update(
       self, state: train_state.TrainState, batch: types.PackedBatch

@@ -213,7 +213,7 @@ def init(config: ModelConfig, seed: int) -> Params:
     Nested dict of float32 arrays; see the module's docstring.
   """
   model = Policy(config, nnx.Rngs(seed))
-  return nnx.state(model, nnx.Param).to_pure_dict()
+  return nnx.to_pure_dict(nnx.state(model, nnx.Param))
 
 
 @functools.lru_cache(maxsize=16)
@@ -225,7 +225,7 @@ def _layer_graph(config: ModelConfig) -> nnx.GraphDef:
 def layer(params: Params, config: ModelConfig) -> DecoderLayer:
   """The module of one layer over its slice of `params["layers"]`."""
   graph = _layer_graph(config)
-  return nnx.merge(graph, nnx.State(params))
+  return nnx.merge(graph, params)
 
 
 def hidden(
