@@ -121,6 +121,7 @@ def open_sft(
     cfg: config.Config, folder: run_folder.RunFolder
 ) -> Iterator[tuple[Stage, types.PackedBatch]]:
   """The SFT stage and its packed rows."""
+  keep_compilations(cfg.workdir)
   policy = _first_policy(cfg)
   rows = sft_data.packed_rows(cfg, policy.tokenizer)
   num_updates = sft_data.num_updates(cfg, len(rows.tokens))
@@ -143,6 +144,7 @@ def open_rl(
     folder: its run folder.
     start: run folder of the stage before.
   """
+  keep_compilations(cfg.workdir)
   policy = load_policy(cfg, policy_dir(start))
   source = training_prompts(cfg)
   stage = Stage(
@@ -153,6 +155,13 @@ def open_rl(
         cfg, policy.tokenizer, policy.config, policy.params,
         scratch=folder.path) as opened:
       yield stage, opened, source
+
+
+def keep_compilations(workdir: str) -> None:
+  """Compiled programs are kept on disk: the next stage or start finds them."""
+  jax.config.update(
+      "jax_compilation_cache_dir", os.path.join(workdir, ".compiled"))
+  jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
 def training_prompts(cfg: config.Config) -> prompts_lib.Source:

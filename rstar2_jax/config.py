@@ -191,8 +191,10 @@ class ToolConfig:
                  "max_response_chars"):
       value = getattr(self, name)
       _require(value > 0, f"tool.{name}", value, "positive")
-    _require(self.deadline_s >= self.timeout_s, "tool.deadline_s",
-             self.deadline_s, f"at least tool.timeout_s={self.timeout_s}")
+    # Else a loop without end looks like a fault of ours.
+    _require(self.deadline_s >= self.timeout_s + 1, "tool.deadline_s",
+             self.deadline_s, "at least a second over tool.timeout_s="
+             f"{self.timeout_s}")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -291,7 +293,7 @@ class OptimizerConfig:
 class BatchConfig:
   """Packing and micro-batching; changes speed and memory, never the loss."""
 
-  row_tokens: int = field(256, "Length of a packed row [tokens].")
+  row_tokens: int = field(320, "Length of a packed row [tokens].")
   rows_per_micro_batch: int = field(16, "Rows per forward and backward pass.")
 
   def __post_init__(self):

@@ -14,6 +14,7 @@ import numpy as np
 from rstar2_jax import assembly
 from rstar2_jax import clock as clock_lib
 from rstar2_jax import config
+from rstar2_jax import errors
 from rstar2_jax import interruption
 from rstar2_jax import progress
 from rstar2_jax import run_folder
@@ -57,6 +58,7 @@ def train(cfg: config.Config, *, start: str) -> dict[str, Any]:
       clock = clock_lib.Clock()
       prompts = [source[step * num_prompts + i] for i in range(num_prompts)]
       groups = workers.collect(prompts, step)
+      check_alive(groups, step)
       clock.lap("rollout")
       kept = select(groups, cfg, step)
       metrics = {}
@@ -84,6 +86,17 @@ def train(cfg: config.Config, *, start: str) -> dict[str, Any]:
     stage.save(state, cfg.num_steps)
     return stage_report.finish(
         folder, stage, workers, state, num_steps=cfg.num_steps)
+
+
+def check_alive(
+    groups: Sequence[types.TrajectoryGroup], step: int
+) -> None:
+  """Raises UserError if our infrastructure lost every trajectory of a step."""
+  if all(t.is_masked_out for group in groups for t in group.trajectories):
+    raise errors.UserError(
+        f"step {step}: every trajectory was lost to infrastructure, none to the"
+        " policy; see the sandbox's and the rollout servers' output, then run"
+        " the same command again")
 
 
 def select(
