@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import contextlib
 import dataclasses
 import os
+import tempfile
 from typing import Any
 
 import jax
@@ -16,6 +17,7 @@ import optax
 
 from rstar2_jax import config
 from rstar2_jax import errors
+from rstar2_jax import progress
 from rstar2_jax import run_folder
 from rstar2_jax import sft_data
 from rstar2_jax import types
@@ -199,6 +201,29 @@ def load_policy(cfg: config.Config, path: str) -> Policy:
         f"{path}: the tokenizer has {tokenizer.vocab_size} ids, the model only"
         f" {model_config.vocab_size}")
   return Policy(tokenizer=tokenizer, config=model_config, params=params)
+
+
+def evaluate_folder(cfg: config.Config, path: str) -> dict[str, Any]:
+  """Held-out metrics of the policy in a Hugging Face folder.
+
+  Raises:
+    errors.UserError: nothing usable there, or no held-out problems.
+  """
+  prompts = heldout_prompts(cfg)
+  if not prompts:
+    raise errors.UserError("--eval.num_problems=0: nothing to evaluate")
+  keep_compilations(cfg.workdir)
+  policy = load_policy(cfg, path)
+  with tempfile.TemporaryDirectory() as scratch, workers.open_workers(
+      cfg, policy.tokenizer, policy.config, policy.params, scratch=scratch
+  ) as opened:
+    if cfg.rollout.urls:
+      opened.push(policy.params, policy_version=0)
+    total = len(prompts) * cfg.eval.num_samples
+    with progress.counter(total, "evaluate") as counter:
+      evaluation, _ = opened.evaluate(
+          prompts, on_done=lambda _: counter.advance())
+  return evaluation
 
 
 def policy_dir(run: str) -> str:
