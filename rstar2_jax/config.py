@@ -20,6 +20,12 @@ def _require(condition: bool, flag: str, value: Any, allowed: str) -> None:
     raise ValueError(f"--{flag}={value}: must be {allowed}")
 
 
+def _require_positive(group: Any, name: str) -> None:
+  for f in dataclasses.fields(group):
+    value = getattr(group, f.name)
+    _require(value > 0, f"{name}.{f.name}", value, "positive")
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig:
   """Where problems come from."""
@@ -165,9 +171,7 @@ class EngineConfig:
   decode_steps: int = field(8, "Decode steps per dispatch.")
 
   def __post_init__(self):
-    for f in dataclasses.fields(self):
-      value = getattr(self, f.name)
-      _require(value > 0, f"engine.{f.name}", value, "positive")
+    _require_positive(self, "engine")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -217,10 +221,9 @@ class RocConfig:
   def __post_init__(self):
     _require(self.keep > 0, "roc.keep", self.keep, "positive")
     _require(self.epsilon > 0, "roc.epsilon", self.epsilon, "positive")
-    _require(self.min_negatives >= 0, "roc.min_negatives", self.min_negatives,
-             "at least 0")
-    _require(self.min_positives >= 0, "roc.min_positives", self.min_positives,
-             "at least 0")
+    for name in ("min_negatives", "min_positives"):
+      value = getattr(self, name)
+      _require(value >= 0, f"roc.{name}", value, "at least 0")
     _require(self.min_negatives + self.min_positives <= self.keep, "roc.keep",
              self.keep, "at least roc.min_negatives + roc.min_positives")
 
@@ -279,12 +282,12 @@ class OptimizerConfig:
   reset: bool = field(False, "Start with fresh optimizer state (stage 3).")
 
   def __post_init__(self):
-    _require(self.learning_rate >= 0, "optimizer.learning_rate",
-             self.learning_rate, "at least 0")
-    _require(self.warmup_steps >= 0, "optimizer.warmup_steps",
-             self.warmup_steps, "at least 0")
-    _require(0 <= self.b1 < 1, "optimizer.b1", self.b1, "in [0, 1)")
-    _require(0 <= self.b2 < 1, "optimizer.b2", self.b2, "in [0, 1)")
+    for name in ("learning_rate", "warmup_steps"):
+      value = getattr(self, name)
+      _require(value >= 0, f"optimizer.{name}", value, "at least 0")
+    for name in ("b1", "b2"):
+      value = getattr(self, name)
+      _require(0 <= value < 1, f"optimizer.{name}", value, "in [0, 1)")
     _require(self.max_grad_norm > 0, "optimizer.max_grad_norm",
              self.max_grad_norm, "positive")
 
@@ -297,9 +300,7 @@ class BatchConfig:
   rows_per_micro_batch: int = field(16, "Rows per forward and backward pass.")
 
   def __post_init__(self):
-    for f in dataclasses.fields(self):
-      value = getattr(self, f.name)
-      _require(value > 0, f"batch.{f.name}", value, "positive")
+    _require_positive(self, "batch")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -328,9 +329,7 @@ class CheckpointConfig:
   keep: int = field(2, "Newest checkpoints kept.")
 
   def __post_init__(self):
-    for f in dataclasses.fields(self):
-      value = getattr(self, f.name)
-      _require(value > 0, f"checkpoint.{f.name}", value, "positive")
+    _require_positive(self, "checkpoint")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
