@@ -20,10 +20,16 @@ def _require(condition: bool, flag: str, value: Any, allowed: str) -> None:
     raise ValueError(f"--{flag}={value}: must be {allowed}")
 
 
-def _require_positive(group: Any, name: str) -> None:
-  for f in dataclasses.fields(group):
-    value = getattr(group, f.name)
-    _require(value > 0, f"{name}.{f.name}", value, "positive")
+def _require_levels(name: str, lowest: int, highest: int) -> None:
+  _require(1 <= lowest <= 3, f"{name}.min_level", lowest, "1, 2 or 3")
+  _require(lowest <= highest <= 3, f"{name}.max_level", highest,
+           f"from {name}.min_level={lowest} to 3")
+
+
+def _require_positive(group: Any, name: str, *fields: str) -> None:
+  for f in fields or [f.name for f in dataclasses.fields(group)]:
+    value = getattr(group, f)
+    _require(value > 0, f"{name}.{f}", value, "positive")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -40,10 +46,7 @@ class DataConfig:
   max_prompt_tokens: int = field(512, "Longer prompts are left out [tokens].")
 
   def __post_init__(self):
-    _require(1 <= self.min_level <= 3, "data.min_level", self.min_level,
-             "1, 2 or 3")
-    _require(self.min_level <= self.max_level <= 3, "data.max_level",
-             self.max_level, f"from data.min_level={self.min_level} to 3")
+    _require_levels("data", self.min_level, self.max_level)
     _require(self.max_prompt_tokens > 0, "data.max_prompt_tokens",
              self.max_prompt_tokens, "a positive number of tokens")
 
@@ -70,10 +73,9 @@ class PolicyConfig:
                       " memory, more time.")
 
   def __post_init__(self):
-    for name in ("num_layers", "hidden_size", "intermediate_size", "num_heads",
-                 "num_kv_heads", "head_dim"):
-      value = getattr(self, name)
-      _require(value > 0, f"policy.{name}", value, "positive")
+    _require_positive(
+        self, "policy", "num_layers", "hidden_size",
+        "intermediate_size", "num_heads", "num_kv_heads", "head_dim")
     _require(self.num_heads % self.num_kv_heads == 0, "policy.num_kv_heads",
              self.num_kv_heads, f"a divisor of policy.num_heads="
              f"{self.num_heads}")
@@ -107,10 +109,9 @@ class SftConfig:
     for name in ("slip_rate", "fault_rate", "warmup_ratio"):
       value = getattr(self, name)
       _require(0 <= value <= 1, f"sft.{name}", value, "from 0 to 1")
-    for name in ("num_demonstrations", "num_epochs", "batch_size",
-                 "learning_rate"):
-      value = getattr(self, name)
-      _require(value > 0, f"sft.{name}", value, "positive")
+    _require_positive(
+        self, "sft", "num_demonstrations", "num_epochs", "batch_size",
+        "learning_rate")
     _require(1 <= self.max_level <= 3, "sft.max_level", self.max_level,
              "1, 2 or 3")
 
@@ -140,11 +141,10 @@ class RolloutConfig:
   step_timeout_s: float = field(900.0, "Deadline of all rollouts of a step.")
 
   def __post_init__(self):
-    for name in ("prompts_per_step", "group_size", "max_turns",
-                 "max_response_tokens", "max_tool_calls_per_turn",
-                 "max_parse_errors", "temperature"):
-      value = getattr(self, name)
-      _require(value > 0, f"rollout.{name}", value, "positive")
+    _require_positive(
+        self, "rollout", "prompts_per_step", "group_size", "max_turns",
+        "max_response_tokens", "max_tool_calls_per_turn",
+        "max_parse_errors", "temperature")
     _require(0 < self.top_p <= 1, "rollout.top_p", self.top_p,
              "over 0 and at most 1")
     _require(self.top_k == -1 or self.top_k > 0, "rollout.top_k", self.top_k,
@@ -191,10 +191,9 @@ class ToolConfig:
                                   " middle is cut [characters].")
 
   def __post_init__(self):
-    for name in ("timeout_s", "cpu_timeout_s", "memory_mb",
-                 "max_response_chars"):
-      value = getattr(self, name)
-      _require(value > 0, f"tool.{name}", value, "positive")
+    _require_positive(
+        self, "tool", "timeout_s", "cpu_timeout_s", "memory_mb",
+        "max_response_chars")
     # Else a loop without end looks like a fault of ours.
     _require(self.deadline_s >= self.timeout_s + 1, "tool.deadline_s",
              self.deadline_s, "at least a second over tool.timeout_s="
@@ -344,10 +343,7 @@ class EvalConfig:
   max_level: int = field(3, "Highest difficulty of procedural problems, 1-3.")
 
   def __post_init__(self):
-    _require(1 <= self.min_level <= 3, "eval.min_level", self.min_level,
-             "1, 2 or 3")
-    _require(self.min_level <= self.max_level <= 3, "eval.max_level",
-             self.max_level, f"from eval.min_level={self.min_level} to 3")
+    _require_levels("eval", self.min_level, self.max_level)
     _require(self.num_problems >= 0, "eval.num_problems", self.num_problems,
              "at least 0")
     _require(self.num_samples > 0, "eval.num_samples", self.num_samples,
