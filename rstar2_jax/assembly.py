@@ -148,7 +148,7 @@ def open_rl(
   """
   keep_compilations(cfg.workdir)
   policy = load_policy(cfg, policy_dir(start))
-  source = training_prompts(cfg)
+  source = training_prompts(cfg, policy.tokenizer)
   stage = Stage(
       cfg, folder, policy, optimizer_lib.for_rl(cfg.optimizer, cfg.num_steps),
       run_folder.read_summary(start)["history"])
@@ -166,10 +166,26 @@ def keep_compilations(workdir: str) -> None:
   jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.2)
 
 
-def training_prompts(cfg: config.Config) -> prompts_lib.Source:
-  """What --data.train names."""
-  return _open_source("data.train", cfg.data.train, "train", cfg,
-                      cfg.data.min_level, cfg.data.max_level)
+def training_prompts(
+    cfg: config.Config, tokenizer: tokenizer_lib.Tokenizer
+) -> prompts_lib.Source:
+  """What --data.train names, without prompts that are too long."""
+  source = _open_source("data.train", cfg.data.train, "train", cfg,
+                        cfg.data.min_level, cfg.data.max_level)
+  if not isinstance(source, prompts_lib.Recorded):
+    return source
+  most = cfg.data.max_prompt_tokens
+  try:
+    short = source.only(
+        lambda p: len(tokenizer.render_prompt(p.problem)) <= most)
+  except ValueError as e:
+    raise errors.UserError(
+        f"--data.train={cfg.data.train}: every prompt is longer than"
+        f" --data.max_prompt_tokens={most}") from e
+  if len(short) < len(source):
+    progress.say(f"--data.train: {len(source) - len(short)} of {len(source)}"
+                 f" prompts are longer than {most} tokens and left out")
+  return short
 
 
 def heldout_prompts(cfg: config.Config) -> list[types.Prompt]:

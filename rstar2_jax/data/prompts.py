@@ -5,7 +5,7 @@ The prompt at an index depends on the source's arguments alone, so an index is
 all that a checkpoint must hold to go on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 import dataclasses
 from typing import Protocol
 
@@ -73,6 +73,15 @@ class Recorded:
   def __len__(self) -> int:
     """Prompts in an epoch."""
     return len(self._prompts)
+
+  def only(self, is_wanted: Callable[[types.Prompt], bool]) -> "Recorded":
+    """The same source without the prompts that are not wanted.
+
+    Raises:
+      ValueError: none is left.
+    """
+    kept = [p for p in self._prompts if is_wanted(p)]
+    return Recorded(kept, seed=self._seed, shuffle=self._shuffle)
 
   def __getitem__(self, index: int) -> types.Prompt:
     epoch, position = divmod(index, len(self._prompts))
