@@ -14,7 +14,7 @@ from rstar2_jax.policy import model
 from rstar2_jax.policy import sharding
 
 CONFIG = model.ModelConfig(
-    vocab_size=40, hidden_size=32, intermediate_size=48, num_layers=2,
+    vocab_size=40, hidden_size=32, intermediate_size=48, num_layers=1,
     num_heads=2, num_kv_heads=1, head_dim=16)
 LENGTHS = (9, 5, 12, 3, 7, 12, 8)
 
@@ -92,10 +92,11 @@ LOSSES = [
 def test_packing_padding_and_micro_batches_change_nothing(loss):
   reference, metrics = gradient(pack(ONE_EACH, 12), rows=7, **loss)
   assert max(np.abs(x).max() for x in jax.tree.leaves(reference)) > 1e-3
-  for batch, rows in (
-      (pack(ONE_EACH, 12), 1), (pack(ONE_EACH, 12), 3),
-      (pack(PACKED, 15), 2), (pack(PACKED, 20), 4),
-      (pack(PACKED, 15, num_rows=9), 4), (pack(PACKED[::-1], 15), 3)):
+  layouts = [
+      (pack(PACKED, 15, num_rows=9), 4), (pack(ONE_EACH, 12), 3)]
+  if not loss:  # every shape is compiled anew: more of them for one loss only
+    layouts += [(pack(ONE_EACH, 12), 1), (pack(PACKED[::-1], 20), 2)]
+  for batch, rows in layouts:
     other, other_metrics = gradient(batch, rows=rows, **loss)
     assert_same(reference, other)
     for name in ("loss", "entropy", "grad_norm", "rollout_gap"):
