@@ -325,6 +325,7 @@ class CheckpointConfig:
 
   every_steps: int = field(10, "Steps between checkpoints; the last step is"
                            " always saved.")
+  every_updates: int = field(200, "SFT updates between checkpoints; likewise.")
   keep: int = field(2, "Newest checkpoints kept.")
 
   def __post_init__(self):

@@ -46,8 +46,9 @@ def train(cfg: config.Config) -> dict[str, Any]:
       state, metrics = stage.learner.sft_update(state, batch)
       clock.lap("update")
       folder.write_metrics(i, {"learner": metrics, "time": clock.laps_s()})
-      if stop.requested:
+      if stop.requested or (i + 1) % cfg.checkpoint.every_updates == 0:
         stage.save(state, i + 1)
+      if stop.requested:
         raise interruption.Interrupted(folder.resume_hint(i + 1))
 
     stage.save(state, len(order))
