@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 import socket
 from typing import Any
@@ -14,6 +15,7 @@ from sandbox_runner import code_judge
 from sandbox_runner import front_ends
 from sandbox_runner import pool as pool_lib
 from sandbox_runner import protocol
+from sandbox_runner import results
 from sandbox_runner import sandbox_fusion
 from sandbox_runner import scheduler as scheduler_lib
 from sandbox_runner import session_routes
@@ -109,7 +111,7 @@ async def show_metrics(request: web.Request) -> web.Response:
 async def _errors_as_results(request: web.Request, handler) -> (
     web.StreamResponse
 ):
-  """Bodies that aiohttp itself refuses are answered in our schema too."""
+  """What aiohttp refuses and what we fail at is answered in our schema too."""
   try:
     return await handler(request)
   except web.HTTPRequestEntityTooLarge:
@@ -117,6 +119,13 @@ async def _errors_as_results(request: web.Request, handler) -> (
         '', f'body is larger than {_MAX_BODY_BYTES} bytes'
     )
     return answers.json(answers.invalid(error).to_json(), 413)
+  except web.HTTPException:
+    raise
+  except Exception as e:
+    logging.exception('internal error')
+    return answers.result(results.refusal(
+        Status.SANDBOX_UNAVAILABLE, f'internal error: {type(e).__name__}'
+    ))
 
 
 def make_app(

@@ -67,7 +67,7 @@ class SlotLink:
     self._limits = limits
     self._grace_s = grace_s
     self._pidfd = -1
-    self._waiter: asyncio.Future[wire.Result] | None = None
+    self._waiter: asyncio.Future[Outcome] | None = None
     self._exceeded = False
     self._open()
 
@@ -154,17 +154,14 @@ class SlotLink:
     """Waits for the end of the call that was begun. Raises SlotDied."""
     waiter = self._waiter
     try:
-      result = await asyncio.shield(waiter)
+      return await asyncio.shield(waiter)
     except asyncio.CancelledError:
       self.cancel(call_id)
       # The slot answers within moments; it must be free before it is reused.
       await asyncio.wait([waiter], timeout=self._grace_s)
       if not waiter.done():
         self.kill()
-      elif not waiter.exception():
-        self._outcome(waiter.result())  # empties the pipes
       raise
-    return self._outcome(result)
 
   def cancel(self, call_id: int) -> None:
     """Asks the slot to end the call now."""
@@ -249,7 +246,8 @@ class SlotLink:
     kind = packet[:1]
     if kind == wire.RESULT:
       if self._waiter is not None and not self._waiter.done():
-        self._waiter.set_result(wire.Result.unpack(packet))
+        # Collected now: when the waiter wakes, the slot may have died.
+        self._waiter.set_result(self._outcome(wire.Result.unpack(packet)))
     elif kind == wire.KEEPER:
       self._pidfd = fds[0]
     elif kind == wire.READY:

@@ -1,5 +1,6 @@
 """Parts of a server are killed in the middle of calls; nothing is left over."""
 
+import asyncio
 import concurrent.futures
 import os
 import pathlib
@@ -14,6 +15,9 @@ import pytest
 
 from tests.sandbox_runner import servers
 from sandbox_runner import client as client_lib
+from sandbox_runner import pool as pool_lib
+from sandbox_runner import slot_link
+from sandbox_runner import wire
 
 _LOOP = 'import time\nwhile True: time.sleep(0.05)'
 
@@ -101,6 +105,34 @@ def test_killed_slot_loses_its_session_and_says_so(start):
   result = server.post(f'/v1/sessions/{session}/exec', {'code': '1'})[1]
   assert result['status'] == 'sandbox_unavailable' and result['session_lost']
   server.check_healthy()
+
+
+def test_slot_that_dies_right_after_its_result_costs_nothing():
+  async def run():
+    pool = pool_lib.Pool(
+        isolation='namespaces', workspace='',
+        output_limits=slot_link.OutputLimits(),
+    )
+    try:
+      link = await pool.acquire('bare')
+      while link.pidfd < 0:
+        await asyncio.sleep(0.01)
+      link.begin(
+          wire.Call(0, 9.0, 9.0, 1 << 30, None), b'print(1)\n40 + 2', b''
+      )
+      task = asyncio.ensure_future(link.finished(0))
+      await asyncio.sleep(0)
+      time.sleep(1)  # the loop finds the result and the death at one time
+      signal.pidfd_send_signal(link.pidfd, signal.SIGKILL)
+      time.sleep(0.2)
+      outcome = await task
+      assert (outcome.stdout.text(), outcome.value) == ('1\n', '42')
+      await asyncio.sleep(0.1)
+      assert link.dead
+    finally:
+      await pool.close()
+
+  asyncio.run(run())
 
 
 # Eight in a hundred are hostile, as in sandbox.md.

@@ -144,6 +144,11 @@ def server_command(plain_user: bool) -> tuple[list[str], dict[str, str]]:
   for python in (sys.executable, shutil.which(version, path='/usr/bin')):
     if python is None:
       continue
+    if python != sys.executable and site_packages.startswith('/tmp/'):
+      pytest.skip(
+          f'{site_packages}: another Python cannot show programs libraries'
+          ' under /tmp, which is private to each call'
+      )
     environment = {
         'PATH': '/usr/bin:/bin', 'HOME': '/nonexistent',
         'PYTHONPATH': f'{ROOT}:{site_packages}', 'PYTHONDONTWRITEBYTECODE': '1',
