@@ -7,6 +7,10 @@ from rstar2_jax import config
 from rstar2_jax import errors
 from rstar2_jax import run_folder
 
+# Flags that decide which policy the earlier stages make. Others may differ:
+# one SFT and stage 1 serve many arms of stage 2.
+_DEFINING = ("policy.", "sft.", "data.families")
+
 
 def require(cfg: config.Config, stage: ModuleType) -> str:
   """Folder of the finished stage before `cfg`; the laptop makes it if needed.
@@ -19,12 +23,18 @@ def require(cfg: config.Config, stage: ModuleType) -> str:
     The run folder of a finished predecessor with the same preset and seed.
 
   Raises:
-    errors.UserError: it is missing and the preset is not `laptop`; the message
-      holds the command to run.
+    errors.UserError: it is missing and the preset is not `laptop` (the message
+      holds the command to run), or it was made with another policy or SFT.
   """
   before = carry_over(cfg, stage.CONFIGS[cfg.preset])
   path = run_folder.path_of(before)
   if run_folder.is_finished(path):
+    what = run_folder.differences(
+        path, before, lambda name: name.startswith(_DEFINING))
+    if what:
+      raise errors.UserError(
+          f"{cfg.stage} starts from {path}, which was made with other settings"
+          f" ({what}); give those, or another --workdir")
     return path
   if cfg.preset != "laptop":
     raise errors.UserError(

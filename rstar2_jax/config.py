@@ -396,6 +396,8 @@ class Config:
   def __post_init__(self):
     _require(self.num_steps >= 0, "num_steps", self.num_steps, "at least 0")
     _require(self.seed >= 0, "seed", self.seed, "at least 0")
+    _require("/" not in self.name and self.name not in (".", ".."), "name",
+             self.name, "a name without '/'")
     _require(not self.roc.enabled or self.roc.keep <= self.rollout.group_size,
              "roc.keep", self.roc.keep, "at most rollout.group_size="
              f"{self.rollout.group_size}")

@@ -57,8 +57,11 @@ def train(cfg: config.Config, *, start: str) -> dict[str, Any]:
     for step in progress.bar(range(first_step, cfg.num_steps), cfg.stage):
       clock = clock_lib.Clock()
       prompts = [source[step * num_prompts + i] for i in range(num_prompts)]
-      groups = workers.collect(prompts, step)
-      check_alive(groups, step)
+      try:
+        groups = workers.collect(prompts, step)
+      except errors.UserError:
+        stage.save(state, step)  # a server died; what was learned stays
+        raise
       clock.lap("rollout")
       kept = select(groups, cfg, step)
       metrics = {}
@@ -86,17 +89,6 @@ def train(cfg: config.Config, *, start: str) -> dict[str, Any]:
     stage.save(state, cfg.num_steps)
     return stage_report.finish(
         folder, stage, workers, state, num_steps=cfg.num_steps)
-
-
-def check_alive(
-    groups: Sequence[types.TrajectoryGroup], step: int
-) -> None:
-  """Raises UserError if our infrastructure lost every trajectory of a step."""
-  if all(t.is_masked_out for group in groups for t in group.trajectories):
-    raise errors.UserError(
-        f"step {step}: every trajectory was lost to infrastructure, none to the"
-        " policy; see the sandbox's and the rollout servers' output, then run"
-        " the same command again")
 
 
 def select(

@@ -10,7 +10,7 @@
     summary.json     the result; there exactly when the run has finished
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import errno
@@ -74,6 +74,31 @@ def read_summary(path: str) -> dict[str, Any]:
     raise errors.UserError(f"{path} is no finished run ({e})") from e
 
 
+def differences(
+    path: str, cfg: config.Config, is_compared: Callable[[str], bool]
+) -> str:
+  """How the run in `path` was configured otherwise; empty: not at all.
+
+  Args:
+    path: a run folder; one without config.json differs in nothing.
+    cfg: the configuration to compare with.
+    is_compared: whether a flag, by name, matters.
+
+  Returns:
+    At most three differences, for a message.
+  """
+  try:
+    with open(os.path.join(path, "config.json"), encoding="utf-8") as file:
+      old = _flat(json.load(file))
+  except (FileNotFoundError, ValueError):
+    return ""
+  new = _flat(json.loads(_json(dataclasses.asdict(cfg))))
+  differing = [name for name in new if is_compared(name) and name in old
+               and old[name] != new[name]]
+  return ", ".join(f"--{name} was {old[name]}, is {new[name]}"
+                   for name in differing[:3])
+
+
 def flag_values(cfg: config.Config) -> dict[str, Any]:
   """Every field by its flag's name, in order; tuples stay tuples."""
   values = {}
@@ -113,7 +138,8 @@ class RunFolder:
       try:
         os.makedirs(os.path.join(self.path, "trajectories"), exist_ok=True)
         self._lock(stack)
-      except (FileExistsError, NotADirectoryError, PermissionError) as e:
+      except (FileExistsError, FileNotFoundError, NotADirectoryError,
+              PermissionError) as e:
         raise errors.UserError(
             f"--workdir={self._cfg.workdir}: cannot write {self.path}"
             f" ({e.strerror})") from e
@@ -258,18 +284,9 @@ class RunFolder:
 
   def _check_config(self) -> None:
     """Refuses to go on with another configuration."""
-    try:
-      with open(self._file("config.json"), encoding="utf-8") as file:
-        old = _flat(json.load(file))
-    except (FileNotFoundError, ValueError):
-      return
-    new = _flat(json.loads(_json(dataclasses.asdict(self._cfg))))
-    differing = [name for name in new
-                 if name in old and old[name] != new[name]
-                 and not name.startswith(_FREE)]
-    if differing:
-      what = ", ".join(f"--{n} was {old[n]}, is {new[n]}"
-                       for n in differing[:3])
+    what = differences(
+        self.path, self._cfg, lambda name: not name.startswith(_FREE))
+    if what:
       raise errors.UserError(
           f"{self.path} holds a run with other settings ({what}); give this one"
           " a --name or --workdir, or delete that folder")

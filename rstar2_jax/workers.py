@@ -24,6 +24,9 @@ from rstar2_jax.rollout import sandbox_process
 from rstar2_jax.rollout import scheduler
 from rstar2_jax.rollout import tool_client
 
+# More lost to infrastructure than this share, and what is left is no sample of
+# the policy: trajectories that never call the tool survive a dead sandbox.
+_MAX_LOST = 0.2
 # A server that does not say how much KV it holds is trusted with this much.
 _DEFAULT_KV_TOKENS = 100_000
 
@@ -55,23 +58,46 @@ class Workers:
   def collect(
       self, prompts: Sequence[types.Prompt], step: int
   ) -> list[types.TrajectoryGroup]:
-    """Graded groups of a training step."""
+    """Graded groups of a training step.
+
+    Raises:
+      errors.UserError: too many trajectories were lost to infrastructure.
+    """
     cfg = self._cfg
-    return self._collector.collect(
+    groups = self._collector.collect(
         prompts, group_size=cfg.rollout.group_size, limits=self._limits,
         seed_parts=(cfg.seed, cfg.stage, step),
         timeout_s=cfg.rollout.step_timeout_s)
+    _check_alive(groups, f"step {step}")
+    return groups
 
   def evaluate(
       self, prompts: Sequence[types.Prompt],
       on_done: Callable[[types.Trajectory], None] = lambda _: None,
   ) -> tuple[dict[str, Any], list[types.TrajectoryGroup]]:
-    """Held-out metrics (`heldout.evaluate`) of the weights pushed last."""
+    """Held-out metrics (`heldout.evaluate`) of the weights pushed last.
+
+    Raises:
+      errors.UserError: too many trajectories were lost to infrastructure.
+    """
     cfg = self._cfg
-    return heldout.evaluate(
+    metrics, groups = heldout.evaluate(
         self._collector, prompts, num_samples=cfg.eval.num_samples,
         temperature=cfg.eval.temperature, limits=self._limits, seed=cfg.seed,
         timeout_s=cfg.rollout.step_timeout_s, on_done=on_done)
+    _check_alive(groups, "evaluation")
+    return metrics, groups
+
+
+def _check_alive(
+    groups: Sequence[types.TrajectoryGroup], where: str
+) -> None:
+  is_lost = [t.is_masked_out for g in groups for t in g.trajectories]
+  if sum(is_lost) > _MAX_LOST * len(is_lost):
+    raise errors.UserError(
+        f"{where}: {sum(is_lost)} of {len(is_lost)} trajectories were lost to"
+        " infrastructure, not to the policy; see what the sandbox and the"
+        " rollout servers say, then run the same command again")
 
 
 @contextlib.contextmanager
