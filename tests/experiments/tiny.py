@@ -7,13 +7,16 @@ tool is called, and a step takes less than a tenth of a second.
 
 from collections.abc import Sequence
 import json
+import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import time
 
 from rstar2_jax.chat import template
+from tests.sandbox_runner import servers
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _ANSWERS = {f"What is {a} + {a}?": 2 * a for a in (2, 3, 4)}
@@ -59,6 +62,7 @@ class Place:
     self.problems.write_text("".join(
         json.dumps({"problem": p, "answer": a}) + "\n"
         for p, a in _ANSWERS.items()))
+    self.children: list[int] = []  # of the last experiment that was stopped
     self._flagfile = folder / "flags.txt"
     self._flagfile.write_text(
         f"{_FLAGS}\n--workdir={self.workdir}\n--sft.data={self.conversations}\n"
@@ -92,9 +96,10 @@ class Place:
         capture_output=True, timeout=300, check=False)
 
   def stop(
-      self, experiment: str, *flags: str, number: int, after: int, stage: str
+      self, experiment: str, *flags: str, number: int, after: int, stage: str,
+      times: int = 1,
   ) -> subprocess.CompletedProcess[str]:
-    """Runs an experiment and sends it a signal.
+    """Runs an experiment and sends it a signal; SIGINT as a terminal does.
 
     Args:
       experiment: its name.
@@ -102,15 +107,21 @@ class Place:
       number: of the signal.
       after: steps in metrics.jsonl at which it is sent.
       stage: whose metrics.jsonl.
+      times: signals sent, a hundredth of a second apart.
     """
     process = subprocess.Popen(
         self._command(experiment, flags), cwd=_ROOT, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     path = self.run(stage) / "metrics.jsonl"
     deadline_s = time.monotonic() + 120
     while process.poll() is None and time.monotonic() < deadline_s:
       if path.exists() and path.read_bytes().count(b"\n") >= after:
-        process.send_signal(number)
+        self.children = servers.processes_below(process.pid)
+        for _ in range(times):
+          # Ctrl-C goes to all processes of the terminal's job.
+          (os.killpg if number == signal.SIGINT else os.kill)(
+              process.pid, number)
+          time.sleep(0.01)
         break
       time.sleep(0.001)
     out, err = process.communicate(timeout=120)
