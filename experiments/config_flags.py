@@ -13,6 +13,7 @@ import contextlib
 import dataclasses
 import math
 import os
+import signal
 import sys
 import textwrap
 import types
@@ -49,9 +50,11 @@ def run(main: Callable[[config.Config], Any], configs: Configs) -> None:
     print(f"error: {_one_line(e)}", file=sys.stderr)
     sys.exit(2)
   except interruption.Interrupted as e:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an impatient one: all is done
     print(_one_line(e), file=sys.stderr)
     sys.exit(130)
   except KeyboardInterrupt:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     print("stopped at once; the last checkpoint stays: run the same command to"
           " go on from it", file=sys.stderr)
     sys.exit(130)

@@ -57,7 +57,7 @@ def carry_over(cfg: config.Config, card: config.Config) -> config.Config:
       card,
       seed=cfg.seed, workdir=cfg.workdir,
       policy=cfg.policy, sft=cfg.sft, tool=cfg.tool, mesh=cfg.mesh,
-      eval=cfg.eval, log=cfg.log,
+      eval=cfg.eval, log=cfg.log, checkpoint=cfg.checkpoint,
       data=dataclasses.replace(
           card.data, train=cfg.data.train, heldout=cfg.data.heldout,
           families=cfg.data.families,

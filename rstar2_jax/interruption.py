@@ -29,6 +29,10 @@ class Interruption:
     return self
 
   def __exit__(self, *unused) -> None:
+    self.end()
+
+  def end(self) -> None:
+    """All steps are done and saved: from here on a signal ends at once."""
     for number, handler in self._previous.items():
       signal.signal(number, handler)
 

@@ -87,6 +87,7 @@ def train(cfg: config.Config, *, start: str) -> dict[str, Any]:
         raise interruption.Interrupted(folder.resume_hint(step + 1))
 
     stage.save(state, cfg.num_steps)
+    stop.end()
     return stage_report.finish(
         folder, stage, workers, state, num_steps=cfg.num_steps)
 

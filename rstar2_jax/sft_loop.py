@@ -52,6 +52,7 @@ def train(cfg: config.Config) -> dict[str, Any]:
         raise interruption.Interrupted(folder.resume_hint(i + 1))
 
     stage.save(state, len(order))
+    stop.end()
     with workers.open_workers(
         cfg, stage.policy.tokenizer, stage.policy.config, state.params,
         scratch=folder.path) as opened:

@@ -32,7 +32,10 @@ class SandboxProcess:
         [sys.executable, "-m", "sandbox_runner", "--port", "0",
          "--exit_with_parent", "--isolation", isolation],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE, text=True)
+        stderr=subprocess.PIPE, text=True,
+        # A Ctrl-C in the terminal is for this process: it needs the runner
+        # until its step is done.
+        start_new_session=True)
     self._errors: collections.deque[str] = collections.deque(maxlen=20)
     threading.Thread(
         target=self._drain, args=(self._process.stderr,), daemon=True).start()
