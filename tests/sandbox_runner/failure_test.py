@@ -191,7 +191,12 @@ def test_nothing_grows(start, num_calls):
 
   def run(i: int) -> str:
     code, fields = mix(i)
-    return server.run(code, **fields)['status']
+    for _ in range(5):  # as clients do: an overloaded machine is no result
+      status = server.run(code, **fields)['status']
+      if status not in ('sandbox_unavailable', 'queue_timeout'):
+        break
+      time.sleep(0.2)
+    return status
 
   with concurrent.futures.ThreadPoolExecutor(8) as pool:
     list(pool.map(run, range(200)))
