@@ -50,7 +50,7 @@ def run(main: Callable[[config.Config], Any], configs: Configs) -> None:
     print(f"error: {_one_line(e)}", file=sys.stderr)
     sys.exit(2)
   except interruption.Interrupted as e:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # an impatient one: all is done
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # all is saved
     print(_one_line(e), file=sys.stderr)
     sys.exit(130)
   except KeyboardInterrupt:

@@ -51,6 +51,7 @@ class Stage:
     policy: where the stage started.
     learner: compiled updates.
     history: evaluations of the stages before.
+    heldout: prompts of the evaluation at the end.
   """
 
   def __init__(
@@ -61,6 +62,8 @@ class Stage:
     self.cfg = cfg
     self.policy = policy
     self.history = list(history)
+    # Read now: a mistake in them must not show after hours of training.
+    self.heldout = heldout_prompts(cfg)
     self.learner = update.Learner(
         policy.config, optimizer, update.Knobs(
             loss=cfg.loss, temperature=cfg.rollout.temperature,

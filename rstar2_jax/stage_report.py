@@ -43,7 +43,7 @@ def finish(
   stage.save_policy(state)
   workers.push(state.params, policy_version=num_steps)
   evaluation: dict[str, Any] = {}
-  prompts = assembly.heldout_prompts(stage.cfg)
+  prompts = stage.heldout
   if prompts:
     total = len(prompts) * stage.cfg.eval.num_samples
     with progress.counter(total, f"evaluate {stage.cfg.stage}") as counter:

@@ -28,8 +28,14 @@ from sandbox_runner import workspace as workspace_lib
 _EXIT_BAD_INPUT = 2
 
 
+class _Parser(argparse.ArgumentParser):
+
+  def error(self, message: str):
+    sys.exit(_fail(f'{message}; --help lists the flags'))
+
+
 def _parse(argv: list[str]) -> argparse.Namespace:
-  parser = argparse.ArgumentParser(
+  parser = _Parser(
       prog='python -m sandbox_runner', description=__doc__, allow_abbrev=False
   )
   add = parser.add_argument
@@ -135,7 +141,7 @@ def _run_front_end(
 
 
 def _fail(message: str) -> int:
-  print(f'sandbox_runner: {message}', file=sys.stderr, flush=True)
+  print(f'error: {message}', file=sys.stderr, flush=True)
   return _EXIT_BAD_INPUT
 
 

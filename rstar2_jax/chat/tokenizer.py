@@ -80,9 +80,18 @@ class Tokenizer:
     """
     folder = pathlib.Path(folder)
     config_file = folder / "tokenizer_config.json"
-    config = json.loads(config_file.read_text()) if config_file.exists() else {}
-    if (folder / "tokenizer.json").exists():
-      backend = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    try:
+      config = (
+          json.loads(config_file.read_text()) if config_file.exists() else {})
+    except ValueError as e:
+      raise ValueError(f"{config_file}: not JSON ({e})") from None
+    file = folder / "tokenizer.json"
+    if file.exists():
+      try:
+        backend = tokenizers.Tokenizer.from_file(str(file))
+      except Exception as e:  # pylint: disable=broad-exception-caught
+        # The library raises nothing more special.
+        raise ValueError(f"{file}: not a tokenizer ({e})") from None
     else:
       backend = _convert(folder)
     try:

@@ -68,7 +68,10 @@ def _parse(argv: list[str]) -> argparse.Namespace:
   add("decode_steps", int, shapes.decode_steps, "decode steps per dispatch")
   add("random_seed", int, 0, "seed of requests that bring none")
   add("weight_version", str, "default", "name of the first weights")
-  return parser.parse_args(argv)
+  args = parser.parse_args(argv)
+  if not 0 <= args.port <= 65535:
+    parser.error(f"--port={args.port}: must be from 0 to 65535")
+  return args
 
 
 def _bind(host: str, port: int) -> socket.socket:

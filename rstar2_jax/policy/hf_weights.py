@@ -33,6 +33,8 @@ def read_config(
   path = pathlib.Path(folder) / "config.json"
   try:
     values = json.loads(path.read_text())
+    if not isinstance(values, dict):
+      raise ValueError("not a JSON object")
     return model.ModelConfig.from_hf(values, dtype=dtype, remat=remat)
   except FileNotFoundError:
     raise ValueError(f"{path}: no such file; give a Hugging Face folder"
@@ -41,6 +43,8 @@ def read_config(
     raise ValueError(f"{path}: not JSON ({e})") from None
   except KeyError as e:
     raise ValueError(f"{path}: {e} is missing") from None
+  except (ValueError, TypeError, AttributeError) as e:
+    raise ValueError(f"{path}: {e}") from None
 
 
 def load(

@@ -86,7 +86,7 @@ def test_port_in_use(start, first, second):
   code, errors = start_briefly(f'--port={server.port}', second)
   assert code == 2
   assert errors == [
-      f'sandbox_runner: 127.0.0.1:{server.port}: Address already in use'
+      f'error: 127.0.0.1:{server.port}: Address already in use'
   ]
 
 
@@ -183,7 +183,7 @@ def test_refuses_where_user_namespaces_are_off():
   )
   assert code == 2 and len(errors) == 1, errors
   assert errors[0].startswith(
-      'sandbox_runner: cannot provide isolation=namespaces: '
+      'error: cannot provide isolation=namespaces: '
   )
   assert 'user.max_user_namespaces' in errors[0]
   assert '--isolation=landlock or --isolation=none' in errors[0]
