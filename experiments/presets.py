@@ -19,7 +19,7 @@ LAPTOP = config.Config(
     policy=config.PolicyConfig(
         num_layers=2, intermediate_size=256, rope_theta=300.0),
     sft=config.SftConfig(
-        num_demonstrations=12_000, slip_rate=0.6, num_epochs=1, batch_size=8,
+        num_demonstrations=16_000, slip_rate=0.6, num_epochs=1, batch_size=8,
         optimizer="muon", learning_rate=0.01, weight_decay=0.0),
     rollout=config.RolloutConfig(
         prompts_per_step=16, group_size=16, max_turns=4,

@@ -16,7 +16,7 @@ from experiments import presets
 from experiments import sft
 
 _LAPTOP = dataclasses.replace(
-    presets.LAPTOP, stage="stage1", num_steps=16,
+    presets.LAPTOP, stage="stage1", num_steps=20,
     data=dataclasses.replace(presets.LAPTOP.data, max_level=2),
     rollout=dataclasses.replace(
         presets.LAPTOP.rollout, max_response_tokens=112, max_turns=3))

@@ -16,7 +16,7 @@ from experiments import presets
 from experiments import stage1
 
 _LAPTOP = dataclasses.replace(
-    presets.LAPTOP, stage="stage2", num_steps=24,
+    presets.LAPTOP, stage="stage2", num_steps=40,
     optimizer=dataclasses.replace(
         presets.LAPTOP.optimizer, learning_rate=1.5e-4))
 _SMOLLM2 = dataclasses.replace(
