@@ -235,7 +235,7 @@ def test_seconds_of_all_sessions_count_also_of_killed_ones(cfg):
 def test_hint_says_where_it_stopped_and_how_to_go_on(cfg):
   with run_folder.RunFolder(cfg) as folder:
     hint = folder.resume_hint(7)
-  assert "7 of 24 steps" in hint
+  assert f"7 of {cfg.num_steps} steps" in hint
   assert "python -m experiments.stage2" in hint
   assert f"--flagfile='{folder.path}/flags.txt'" in hint  # a space in it
 
