@@ -5,7 +5,9 @@ has *consumed* is saved, never what it has fetched ahead.
 """
 
 import errno
+import logging
 import os
+import shutil
 from typing import Any
 
 import jax
@@ -13,6 +15,10 @@ from orbax import checkpoint as orbax
 
 from rstar2_jax import errors
 from rstar2_jax.learner import train_state
+
+
+# Left free beside a checkpoint, for metrics and summaries.
+_SPARE_BYTES = 1 << 20
 
 
 class Checkpoints:
@@ -44,6 +50,10 @@ class Checkpoints:
     """
     if step == self._manager.latest_step():
       return
+    # Before Orbax begins: it says a full disk in hundreds of lines.
+    num_bytes = sum(x.nbytes for x in jax.tree.leaves(state))
+    if shutil.disk_usage(self._folder).free < num_bytes + _SPARE_BYTES:
+      raise self._disk_full(step)
     try:
       self._manager.save(step, args=orbax.args.Composite(
           state=orbax.args.StandardSave(state),
@@ -52,10 +62,9 @@ class Checkpoints:
     except Exception as e:  # tensorstore reports a full disk as ValueError
       if not _is_disk_full(e):
         raise
-      raise errors.UserError(
-          f"disk full while saving step {step} to {self._folder}; the last"
-          f" good checkpoint is step {self._manager.latest_step()}: free some"
-          " space and run the same command again") from e
+      # Of the writes it gave up; our line is to be the last.
+      logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+      raise self._disk_full(step) from e
 
   def restore(
       self, step: int, like: train_state.TrainState,
@@ -87,6 +96,14 @@ class Checkpoints:
           f" ({_first_line(e)}); it was made with another policy or is"
           " damaged: delete it to go on from the one before") from e
     return restored.state, restored.data
+
+  def _disk_full(self, step: int) -> errors.UserError:
+    last = self._manager.latest_step()
+    stays = ("there is no checkpoint yet" if last is None
+             else f"the last good checkpoint is step {last}")
+    return errors.UserError(
+        f"disk full while saving step {step} to {self._folder}; {stays}: free"
+        " some space and run the same command again")
 
   def close(self) -> None:
     """Ends Orbax's threads."""

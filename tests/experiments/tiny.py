@@ -5,7 +5,6 @@ one of three problems right about every second time. So groups have signal, the
 tool is called, and a step takes less than a tenth of a second.
 """
 
-from collections.abc import Sequence
 import json
 import os
 import pathlib
@@ -18,7 +17,7 @@ import time
 from rstar2_jax.chat import template
 from tests.sandbox_runner import servers
 
-_ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
 _ANSWERS = {f"What is {a} + {a}?": 2 * a for a in (2, 3, 4)}
 _FLAGS = """
 --policy.num_layers=1
@@ -27,8 +26,12 @@ _FLAGS = """
 --policy.num_kv_heads=1
 --policy.head_dim=16
 --policy.intermediate_size=48
+--sft.num_demonstrations=96
 --sft.num_epochs=40
 --sft.batch_size=2
+--sft.optimizer=muon
+--sft.learning_rate=0.01
+--optimizer.learning_rate=4e-4
 --data.max_prompt_tokens=16
 --batch.row_tokens=64
 --batch.rows_per_micro_batch=4
@@ -92,7 +95,7 @@ class Place:
   ) -> subprocess.CompletedProcess[str]:
     """Runs an experiment to its end."""
     return subprocess.run(
-        self._command(experiment, flags), cwd=_ROOT, text=True,
+        self.command(experiment, *flags), cwd=ROOT, text=True,
         capture_output=True, timeout=300, check=False)
 
   def stop(
@@ -110,7 +113,7 @@ class Place:
       times: signals sent, a hundredth of a second apart.
     """
     process = subprocess.Popen(
-        self._command(experiment, flags), cwd=_ROOT, text=True,
+        self.command(experiment, *flags), cwd=ROOT, text=True,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
     path = self.run(stage) / "metrics.jsonl"
     deadline_s = time.monotonic() + 120
@@ -143,7 +146,8 @@ class Place:
     """The summary of a finished stage."""
     return json.loads((self.run(stage) / "summary.json").read_text())
 
-  def _command(self, experiment: str, flags: Sequence[str]) -> list[str]:
+  def command(self, experiment: str, *flags: str) -> list[str]:
+    """The command line of an experiment here."""
     return [sys.executable, "-m", f"experiments.{experiment}",
             f"--flagfile={self._flagfile}", *flags]
 
