@@ -87,6 +87,10 @@ class Checkpoints:
         lambda x, s: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=s),
         like, where)
     try:
+      found = self._manager.item_metadata(step)["state"]
+      mismatch = found is not None and _mismatch(found.tree, abstract)
+      if mismatch:  # Orbax would start reading, and say it in pages
+        raise ValueError(mismatch)
       restored = self._manager.restore(step, args=orbax.args.Composite(
           state=orbax.args.StandardRestore(abstract),
           data=orbax.args.JsonRestore()))
@@ -108,6 +112,22 @@ class Checkpoints:
   def close(self) -> None:
     """Ends Orbax's threads."""
     self._manager.close()
+
+
+def _mismatch(found: Any, expected: Any) -> str:
+  """Names the first leaf of another shape; empty if there is none."""
+  found, expected = _shapes(found), _shapes(expected)
+  for name in sorted(found.keys() | expected.keys()):
+    if found.get(name) != expected.get(name):
+      return (f"{name} is {found.get(name, 'absent')} there and"
+              f" {expected.get(name, 'absent')} in this policy")
+  return ""
+
+
+def _shapes(tree: Any) -> dict[str, tuple[int, ...]]:
+  leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+  return {jax.tree_util.keystr(path, simple=True, separator="."): leaf.shape
+          for path, leaf in leaves}
 
 
 def _is_disk_full(error: BaseException | None) -> bool:

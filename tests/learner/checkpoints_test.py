@@ -68,7 +68,8 @@ def test_another_policy_and_damage_are_one_line(tmp_path):
   other, _ = make(model_config=model.ModelConfig(
       vocab_size=20, hidden_size=32, intermediate_size=24, num_layers=2,
       num_heads=2, num_kv_heads=1, head_dim=8))
-  with pytest.raises(errors.UserError, match="checkpoint 1 .* cannot be read"):
+  with pytest.raises(errors.UserError, match=(
+      r"checkpoint 1 .* cannot be read .*\(20, 16\) there and \(20, 32\)")):
     restore(opened, 1, other, optimizer)
   shutil.rmtree(tmp_path / "1" / "state")
   with pytest.raises(errors.UserError, match="checkpoint 1 .* cannot be read"):
