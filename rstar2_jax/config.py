@@ -7,6 +7,7 @@ values with the flag's name in the message.
 """
 
 import dataclasses
+import re
 from typing import Any, Literal
 
 
@@ -30,6 +31,12 @@ def _require_positive(group: Any, name: str, *fields: str) -> None:
   for f in fields or [f.name for f in dataclasses.fields(group)]:
     value = getattr(group, f)
     _require(value > 0, f"{name}.{f}", value, "positive")
+
+
+def _require_urls(flag: str, urls: tuple[str, ...]) -> None:
+  for url in urls:
+    _require(re.fullmatch(r"https?://[^\s/]+(/\S*)?", url) is not None, flag,
+             url, "a URL such as http://127.0.0.1:30000")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -141,6 +148,7 @@ class RolloutConfig:
   step_timeout_s: float = field(900.0, "Deadline of all rollouts of a step.")
 
   def __post_init__(self):
+    _require_urls("rollout.urls", self.urls)
     _require_positive(
         self, "rollout", "prompts_per_step", "group_size", "max_turns",
         "max_response_tokens", "max_tool_calls_per_turn",
@@ -191,6 +199,7 @@ class ToolConfig:
                                   " middle is cut [characters].")
 
   def __post_init__(self):
+    _require_urls("tool.urls", self.urls)
     _require_positive(
         self, "tool", "timeout_s", "cpu_timeout_s", "memory_mb",
         "max_response_chars")

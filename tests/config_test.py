@@ -106,6 +106,15 @@ def test_a_wrong_value_names_its_flag(flag, value):
   assert str(caught.value).startswith(f"--{flag}={value}: must be ")
 
 
+@pytest.mark.parametrize("flag", ["rollout.urls", "tool.urls"])
+@pytest.mark.parametrize("url", ["localhost:30000", "http://", "http:///x"])
+def test_what_is_no_url_is_named(flag, url):
+  with pytest.raises(ValueError) as caught:
+    config_flags.replace(
+        stage2.CONFIGS["laptop"], {flag: ("http://127.0.0.1:30000", url)})
+  assert str(caught.value).startswith(f"--{flag}={url}: must be a URL")
+
+
 def test_roc_may_not_keep_more_than_there_are():
   with pytest.raises(ValueError, match="--roc.keep=17.*group_size=16"):
     config_flags.replace(stage2.CONFIGS["laptop"], {"roc.keep": 17})
