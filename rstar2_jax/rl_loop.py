@@ -23,6 +23,7 @@ from rstar2_jax import types
 from rstar2_jax.grpo import advantages
 from rstar2_jax.grpo import batching
 from rstar2_jax.grpo import roc
+from rstar2_jax.rewards import reward
 from rstar2_jax.rollout import seeds
 from rstar2_jax.rollout import statistics
 
@@ -96,17 +97,34 @@ def select(
     groups: Sequence[types.TrajectoryGroup], cfg: config.Config, step: int
 ) -> list[types.TrajectoryGroup]:
   """Groups with signal, cut to K by Resample-on-Correct if that is on."""
-  kept = roc.drop_constant(groups)
+  kept = roc.drop_constant(reward.take_off_tool_errors(
+      groups, cfg.reward.tool_error_penalty))
   if not cfg.roc.enabled:
-    return kept
+    return _with_loss(kept, cfg)
   kept = roc.resample(
       kept, keep=cfg.roc.keep, mode=cfg.roc.mode,
       use_error_ratio=cfg.roc.use_error_ratio,
-      use_answer_format=cfg.roc.use_answer_format, epsilon=cfg.roc.epsilon,
+      use_answer_format=cfg.roc.use_answer_format,
+      use_repetition=cfg.roc.use_repetition,
+      repetition_ngram=cfg.roc.repetition_ngram,
+      repetition_count=cfg.roc.repetition_count, epsilon=cfg.roc.epsilon,
       min_negatives=cfg.roc.min_negatives,
       min_positives=cfg.roc.min_positives,
       rng=np.random.default_rng(seeds.derive(cfg.seed, cfg.stage, "roc", step)))
-  return roc.drop_constant(kept)
+  return _with_loss(roc.drop_constant(kept), cfg)
+
+
+def _with_loss(
+    groups: Sequence[types.TrajectoryGroup], cfg: config.Config
+) -> list[types.TrajectoryGroup]:
+  """Groups in which a trajectory enters the loss."""
+  return [g for g in groups if any(_is_in_loss(t, cfg) for t in g.trajectories)]
+
+
+def _is_in_loss(trajectory: types.Trajectory, cfg: config.Config) -> bool:
+  """Whether over-long filtering, if it is on, leaves it in (DAPO)."""
+  return not (cfg.loss.filter_overlong and
+              trajectory.stop_reason is types.StopReason.MAX_TOKENS)
 
 
 def pack(
@@ -114,12 +132,13 @@ def pack(
 ) -> types.PackedBatch:
   """Advantages of the kept groups, written on packed rows."""
   trajectories = [t for group in kept for t in group.trajectories]
+  values = advantages.of_groups(
+      kept, normalize_by_std=cfg.loss.normalize_by_std,
+      std_ddof=cfg.loss.std_ddof, std_epsilon=cfg.loss.std_epsilon)
+  is_in = [_is_in_loss(t, cfg) for t in trajectories]
   return batching.pack(
-      trajectories,
-      advantages.of_groups(
-          kept, normalize_by_std=cfg.loss.normalize_by_std,
-          std_ddof=cfg.loss.std_ddof, std_epsilon=cfg.loss.std_epsilon),
-      row_tokens=cfg.batch.row_tokens)
+      [t for t, wanted in zip(trajectories, is_in, strict=True) if wanted],
+      values[is_in], row_tokens=cfg.batch.row_tokens)
 
 
 def roc_metrics(

@@ -133,7 +133,7 @@ def test_help_shows_every_flag_with_text_and_default():
     assert (f"  --{name}=" in text) == (name != "stage")
   assert f"  --num_steps={stage2.CONFIGS['laptop'].num_steps}\n" in text
   assert "  --loss.dual_clip=none\n" in text
-  assert "One of: paper, release." in " ".join(text.split())
+  assert "One of: paper, release, random." in " ".join(text.split())
 
 
 @pytest.mark.parametrize("what, code, says", [

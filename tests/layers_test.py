@@ -16,7 +16,8 @@ _DEVICE_LIBRARIES = {"jax", "jaxlib", "flax", "optax", "orbax"}
 _LOSSES = "rstar2_jax.grpo.losses"
 _WEIGHT_SYNC = "rstar2_jax.learner.weight_sync"
 # Records and configuration: what every room may know.
-_COMMON = {"rstar2_jax.types", "rstar2_jax.config", "rstar2_jax.errors"}
+_COMMON = {"rstar2_jax.types", "rstar2_jax.config", "rstar2_jax.config_fields",
+           "rstar2_jax.config_learning", "rstar2_jax.errors"}
 
 
 def _module(path):

@@ -2,7 +2,7 @@
 
 A group of G trajectories is cut to the K that are trained on. Failures are
 kept diverse; successes are preferred when their tool calls ran without errors
-and their answer has the right form. In both modes trajectories that our
+and their answer has the right form. In every mode trajectories that our
 infrastructure spoiled leave the group first.
 
 1. `drop_constant`: groups whose rewards are all equal carry no signal.
@@ -18,7 +18,7 @@ import numpy as np
 from rstar2_jax import types
 from rstar2_jax.rewards import penalties
 
-Mode = Literal["paper", "release"]
+Mode = Literal["paper", "release", "random"]
 
 
 def drop_constant(
@@ -47,6 +47,9 @@ def resample(
     mode: Mode = "paper",
     use_error_ratio: bool = True,
     use_answer_format: bool = True,
+    use_repetition: bool = False,
+    repetition_ngram: int = 5,
+    repetition_count: int = 5,
     epsilon: float = 0.1,
     min_negatives: int = 2,
     min_positives: int = 2,
@@ -58,13 +61,17 @@ def resample(
     groups: graded groups; a reward above 0 is a success.
     keep: K.
     mode: "paper": half of each class, successes weighted by 1 / (penalty +
-      epsilon); "release": the released code's quotas and lowest penalties.
+      epsilon); "release": the released code's quotas and lowest penalties;
+      "random": any K, a baseline of equal compute.
     use_error_ratio: count erroneous tool calls in the penalty (Eq. 4).
     use_answer_format: count answer tags in the penalty (Eq. 5).
+    use_repetition: count repeated n-grams (`penalties.repetition`).
+    repetition_ngram: their length [tokens].
+    repetition_count: occurrences that are not yet repetition.
     epsilon: see mode "paper".
     min_negatives: least failures kept, mode "release".
     min_positives: least successes kept, mode "release".
-    rng: draws of mode "paper".
+    rng: draws of modes "paper" and "random".
 
   Returns:
     Groups of K in order of `sample`. A group that has fewer is left out, one
@@ -73,8 +80,9 @@ def resample(
   Raises:
     ValueError: unknown mode, or a trajectory has not been graded.
   """
-  if mode not in ("paper", "release"):
-    raise ValueError(f"roc mode {mode!r}: must be 'paper' or 'release'")
+  if mode not in ("paper", "release", "random"):
+    raise ValueError(
+        f"roc mode {mode!r}: must be 'paper', 'release' or 'random'")
   resampled = []
   for group in map(_without_masked, groups):
     size = len(group.trajectories)
@@ -83,12 +91,17 @@ def resample(
     if size > keep:
       penalty_G = np.array([  # pylint: disable=invalid-name
           penalties.total(t, use_error_ratio=use_error_ratio,
-                          use_answer_format=use_answer_format)
+                          use_answer_format=use_answer_format,
+                          use_repetition=use_repetition,
+                          repetition_ngram=repetition_ngram,
+                          repetition_count=repetition_count)
           for t in group.trajectories])
       positives = np.flatnonzero(group.rewards > 0)
       negatives = np.flatnonzero(group.rewards <= 0)
       if mode == "paper":
         kept = _draw(positives, negatives, penalty_G, keep, epsilon, rng)
+      elif mode == "random":
+        kept = rng.choice(size, keep, replace=False).tolist()
       else:
         kept = _lowest(positives, negatives, penalty_G, keep, min_negatives,
                        min_positives)

@@ -6,6 +6,8 @@ looks for the word "error" in the tool's text, which takes a printed "standard
 error" for a failure and a timeout for a success (P20).
 """
 
+import collections
+
 from rstar2_jax import types
 from rstar2_jax.chat import parsing
 
@@ -39,16 +41,47 @@ def answer_format(trajectory: types.Trajectory) -> float:
   return min(1.0, (opened - 1) / trajectory.num_turns)
 
 
+def repetition(
+    trajectory: types.Trajectory, *, ngram: int, count: int
+) -> float:
+  """Share of n-gram occurrences whose n-gram occurs more than `count` times.
+
+  After the detector of Phi-4-reasoning, which the paper tried inside RoC and
+  dropped (section 5.3): it also strikes a check that is done again with other
+  numbers. N-grams are of sampled ids and never span two turns.
+
+  Args:
+    trajectory: its policy spans are read.
+    ngram: length of an n-gram [tokens].
+    count: occurrences that are not yet repetition.
+
+  Returns:
+    In [0, 1]; 0 where no turn is as long as an n-gram.
+  """
+  counts = collections.Counter(
+      span.token_ids[i:i + ngram] for span in trajectory.spans
+      if span.source is types.Source.POLICY
+      for i in range(len(span.token_ids) - ngram + 1))
+  repeated = sum(n for n in counts.values() if n > count)
+  return repeated / counts.total() if counts else 0.0
+
+
 def total(
     trajectory: types.Trajectory,
     *,
     use_error_ratio: bool,
     use_answer_format: bool,
+    use_repetition: bool = False,
+    repetition_ngram: int = 5,
+    repetition_count: int = 5,
 ) -> float:
-  """p_total: the sum of the penalties that are in use, in [0, 2]."""
+  """p_total: the sum of the penalties that are in use, in [0, 3]."""
   penalty = 0.0
   if use_error_ratio:
     penalty += error_ratio(trajectory)
   if use_answer_format:
     penalty += answer_format(trajectory)
+  if use_repetition:
+    penalty += repetition(trajectory, ngram=repetition_ngram,
+                          count=repetition_count)
   return penalty

@@ -1,6 +1,7 @@
 """Resample-on-Correct: quotas, frequencies, and what leaves a group."""
 
 import collections
+import dataclasses
 
 import numpy as np
 import pytest
@@ -149,7 +150,46 @@ def test_groups_have_k_or_leave(mode):
     assert 0 < group.rewards.sum() < 8  # both signs are kept
 
 
-@pytest.mark.parametrize("mode", ["paper", "release"])
+def test_random_mode_draws_any_k_of_the_group():
+  """Each of 8 with probability 3/8, whatever it did: standard error 0.0099.
+
+  The paper's mode would keep a clean success ten times as often as one with
+  errors, and the released code's always.
+  """
+  ok, bad = types.ToolStatus.SUCCESS, types.ToolStatus.RUNTIME_ERROR
+  group = _group(*(_trajectory(i, float(i < 2), [ok if i else bad])
+                   for i in range(8)))
+  rng = np.random.default_rng(3)
+  counts = collections.Counter()
+  for _ in range(2400):
+    (kept,) = roc.resample([group], keep=3, mode="random", rng=rng)
+    samples = [t.sample for t in kept.trajectories]
+    assert samples == sorted(set(samples)) and len(samples) == 3
+    counts.update(samples)
+  for sample in range(8):
+    assert abs(counts[sample] / 2400 - 3 / 8) < 0.04, sample
+
+
+def test_repetition_counts_where_it_is_in_use():
+  """A success that repeats itself loses to one that does not."""
+  def success(sample, ids):
+    return dataclasses.replace(
+        _trajectory(sample, 1.0), spans=(types.Span(
+            token_ids=ids, source=types.Source.POLICY,
+            logprobs=(-1.0,) * len(ids)),))
+  group = _group(success(0, (1, 2) * 3), success(1, (1, 2, 3, 4, 5, 6)),
+                 _trajectory(2, 0.0), _trajectory(3, 0.0))
+  def kept(use_repetition):
+    (resampled,) = roc.resample(
+        [group], keep=2, mode="release", min_positives=1, min_negatives=1,
+        use_repetition=use_repetition, repetition_ngram=2, repetition_count=2,
+        rng=np.random.default_rng(0))
+    return [t.sample for t in resampled.trajectories]
+  assert kept(False) == [0, 2]
+  assert kept(True) == [1, 2]
+
+
+@pytest.mark.parametrize("mode", ["paper", "release", "random"])
 def test_same_seed_same_draw(mode):
   def draw():
     return roc.resample([_simple(10, 22)] * 3, keep=16, mode=mode,

@@ -1,5 +1,7 @@
 """Penalties come from typed results and tags, never from printed text."""
 
+import functools
+
 import pytest
 
 from rstar2_jax import types
@@ -9,9 +11,10 @@ ANSWER = "<answer>\\boxed{1}</answer>"
 Status = types.ToolStatus
 
 
-def _trajectory(results=(), texts=(ANSWER,)):
+def _trajectory(results=(), texts=(ANSWER,), spans=()):
   return types.Trajectory(
-      prompt=types.Prompt(id="p", problem="?", answer="1"), sample=0, spans=(),
+      prompt=types.Prompt(id="p", problem="?", answer="1"), sample=0,
+      spans=tuple(spans),
       stop_reason=types.StopReason.ANSWERED, tool_results=tuple(results),
       turn_texts=tuple(texts), reward=1.0)
 
@@ -69,3 +72,38 @@ def test_total_adds_what_is_in_use():
       for a in (True, False) for b in (True, False)}
   assert totals == {(True, True): 1.5, (True, False): 1.0,
                     (False, True): 0.5, (False, False): 0.0}
+
+
+def _said(*ids, source=types.Source.POLICY):
+  is_policy = source is types.Source.POLICY
+  return types.Span(
+      token_ids=ids, source=source,
+      logprobs=(-1.0,) * len(ids) if is_policy else None)
+
+
+@pytest.mark.parametrize("spans, expected", [
+    ([], 0.0),
+    ([_said(7)], 0.0),  # shorter than a pair
+    # Pairs 12 21 12 21 12: 12 three times of five, 21 twice.
+    ([_said(1, 2, 1, 2, 1, 2)], 0.6),
+    # Across turns pairs add up, but none spans two: 12 12 12 and no 21.
+    ([_said(1, 2), _said(1, 2), _said(1, 2)], 1.0),
+    # What a tool said counts neither way.
+    ([_said(1, 2), _said(*(1, 2) * 9, source=types.Source.TOOL), _said(3, 4)],
+     0.0),
+    ([_said(1, 2, 3, 4, 5, 6)], 0.0),
+])
+def test_repetition_of_pairs_more_than_twice(spans, expected):
+  trajectory = _trajectory(spans=spans)
+  assert penalties.repetition(trajectory, ngram=2, count=2) == expected
+
+
+def test_total_adds_repetition_where_it_is_in_use():
+  results = [types.ToolResult(status=Status.TIMEOUT)]
+  trajectory = _trajectory(results, ["a", ANSWER * 2],  # 1.0 and 0.5
+                           [_said(1, 2, 1, 2, 1, 2)])  # 0.6
+  total = functools.partial(
+      penalties.total, trajectory, use_error_ratio=True,
+      use_answer_format=True, repetition_ngram=2, repetition_count=2)
+  assert total(use_repetition=True) == pytest.approx(2.1)
+  assert total() == 1.5

@@ -86,3 +86,35 @@ def test_groups_are_graded_in_place_and_order():
   assert graded.rewards.tolist() == [1.0, 0.0, 1.0]
   assert [t.turn_texts for t in graded.trajectories] == [(t,) for t in texts]
   assert reward.grade_groups([]) == []
+
+
+OK = types.ToolResult(status=types.ToolStatus.SUCCESS)
+BAD = types.ToolResult(status=types.ToolStatus.RUNTIME_ERROR)
+OURS = types.ToolResult(status=types.ToolStatus.SANDBOX_UNAVAILABLE)
+
+
+def _rewards_less(penalty, *trajectories):
+  group = types.TrajectoryGroup(
+      prompt=types.Prompt(id="p", problem="?", answer="42"),
+      trajectories=trajectories)
+  (less,) = reward.take_off_tool_errors(reward.grade_groups([group]), penalty)
+  return [t.reward for t in less.trajectories]
+
+
+def test_tool_errors_are_taken_off_the_reward():
+  """Share of failed calls times the penalty; without a call, nothing."""
+  assert _rewards_less(
+      0.5,
+      _trajectory(CALL, RIGHT, results=[OK, BAD, BAD, BAD]),  # 1 - 3/4 / 2
+      _trajectory(CALL, WRONG, results=[BAD]),  # 0 - 1 / 2
+      _trajectory(CALL, RIGHT, results=[OK]),
+      _trajectory(RIGHT),
+      _trajectory(CALL, RIGHT, results=[OURS]),
+      _trajectory(CALL, RIGHT, results=[OURS, OK, BAD]),  # 1 - 1/2 / 2
+      _trajectory(CALL, stop_reason=Stop.INFRA_ERROR, results=[BAD]),
+  ) == [0.625, -0.5, 1.0, 1.0, 1.0, 0.75, None]
+
+
+def test_no_penalty_changes_nothing():
+  trajectories = [_trajectory(CALL, RIGHT, results=[BAD]), _trajectory(WRONG)]
+  assert _rewards_less(0.0, *trajectories) == [1.0, 0.0]
