@@ -43,8 +43,9 @@ def evaluate(
 
   Returns:
     (metrics, groups). metrics: `pass_at_1` in [0, 1], `pass_at_1_stderr`
-    clustered by problem, `tool_error_ratio`, `response_tokens`, `turns`,
-    `num_problems`, `num_samples` and `by_source` (mean reward per family).
+    clustered by problem, `tool_error_ratio` and the same in correct
+    trajectories, `response_tokens`, `turns`, `num_problems`, `num_samples` and
+    `by_source` (mean reward per family).
 
   Raises:
     RuntimeError: every trajectory was lost to infrastructure.
@@ -73,6 +74,7 @@ def summarize(
       "pass_at_1": float(known.mean()),
       "pass_at_1_stderr": float(stderr),
       "tool_error_ratio": stats.get("tool_error_ratio"),
+      "tool_error_ratio_correct": stats.get("tool_error_ratio_correct"),
       "response_tokens": stats.get("response_tokens"),
       "turns": stats.get("turns"),
       "masked_out": stats["masked_out"],
