@@ -8,11 +8,12 @@ imported, and live in a FlagValues of their own, so any number of experiments
 can be imported into one process.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import math
 import os
+import shlex
 import signal
 import sys
 import textwrap
@@ -41,11 +42,65 @@ def run(main: Callable[[config.Config], Any], configs: Configs) -> None:
     main: the experiment.
     configs: its configuration for each preset.
   """
-  if any(a in ("--help", "-help", "-h", "--helpfull") for a in sys.argv[1:]):
+  if _is_help_asked(sys.argv):
     _print_help(help_text(sys.modules["__main__"].__doc__ or "", configs))
     sys.exit(0)
-  try:
+  with _exit_codes():
     main(build(sys.argv, configs))
+
+
+def run_with_options(
+    main: Callable[[Any, list[str]], Any], options: type, configs: Configs
+) -> None:
+  """Like `run`, for a command that starts experiments.
+
+  Args:
+    main: called with an `options` and the arguments that are not its own,
+      program first, as `build` takes them.
+    options: frozen dataclass of the command's own flags, fields made by
+      `config_fields.field`.
+    configs: of the experiment whose flags are passed on; for --help.
+  """
+  if _is_help_asked(sys.argv):
+    _print_help(_with_options(
+        help_text(sys.modules["__main__"].__doc__ or "", configs), options))
+    sys.exit(0)
+  with _exit_codes():
+    main(*split(sys.argv, options))
+
+
+def split(argv: Sequence[str], options: type) -> tuple[Any, list[str]]:
+  """A command's own options, and the arguments left for `build`.
+
+  Raises:
+    errors.UserError: an option's value is not allowed.
+  """
+  flag_values = flags.FlagValues()
+  hints = typing.get_type_hints(options)
+  for name, hint in hints.items():
+    _define(name, hint, flag_values)
+  with _flag_errors(list(hints)):
+    rest = flag_values(list(argv), known_only=True)
+  try:
+    return options(**{n: flag_values[n].value for n in hints
+                      if flag_values[n].present}), rest
+  except ValueError as e:
+    raise errors.UserError(_one_line(e)) from None
+
+
+def command_line(experiment: str, options: Any, argv: Sequence[str]) -> str:
+  """The command that gives these options and passes on these arguments."""
+  own = [f"--{f.name}={_shown(getattr(options, f.name))}"
+         for f in dataclasses.fields(options)
+         if getattr(options, f.name) != f.default]
+  return shlex.join(
+      ["python", "-m", f"experiments.{experiment}", *own, *argv[1:]])
+
+
+@contextlib.contextmanager
+def _exit_codes() -> Iterator[None]:
+  try:
+    yield
   except (errors.UserError, ConnectionError) as e:
     print(f"error: {_one_line(e)}", file=sys.stderr)
     sys.exit(2)
@@ -58,6 +113,18 @@ def run(main: Callable[[config.Config], Any], configs: Configs) -> None:
     print("stopped at once; the last checkpoint stays: run the same command to"
           " go on from it", file=sys.stderr)
     sys.exit(130)
+
+
+@contextlib.contextmanager
+def _flag_errors(known: Sequence[str]) -> Iterator[None]:
+  """absl's errors as ours."""
+  try:
+    yield
+  except flags.UnrecognizedFlagError as e:
+    raise errors.UserError(_unknown(e.flagname, known)) from None
+  except (flags.Error, ValueError) as e:  # ValueError: --noFLAG=VALUE
+    raise errors.UserError(
+        _one_line(e).removeprefix("ERROR:: ").removeprefix("flag ")) from None
 
 
 def build(argv: Sequence[str], configs: Configs) -> config.Config:
@@ -74,13 +141,8 @@ def build(argv: Sequence[str], configs: Configs) -> config.Config:
   hints = _leaf_types(config.Config)
   for name, hint in hints.items():
     _define(name, hint, flag_values)
-  try:
+  with _flag_errors(list(hints)):
     rest = flag_values(list(argv))[1:]
-  except flags.UnrecognizedFlagError as e:
-    raise errors.UserError(_unknown(e.flagname, list(hints))) from None
-  except (flags.Error, ValueError) as e:  # ValueError: --noFLAG=VALUE
-    raise errors.UserError(
-        _one_line(e).removeprefix("ERROR:: ").removeprefix("flag ")) from None
   if rest:
     raise errors.UserError(
         f"unexpected argument {rest[0]!r}; flags look like --seed=1")
@@ -145,6 +207,21 @@ def help_text(description: str, configs: Configs) -> str:
             " flags.txt;", "--noFLAG turns a switch off; 'none' stands for"
             " None."]
   return "\n".join(lines)
+
+
+def _is_help_asked(argv: Sequence[str]) -> bool:
+  return any(a in ("--help", "-help", "-h", "--helpfull") for a in argv[1:])
+
+
+def _with_options(text: str, options: type) -> str:
+  """A help text with the command's own flags before those passed on."""
+  lines = ["Own flags:"]
+  for field in dataclasses.fields(options):
+    lines.append(f"  --{field.name}={_shown(field.default)}")
+    lines += textwrap.wrap(field.metadata["help"], 78,
+                           initial_indent=" " * 6, subsequent_indent=" " * 6)
+  before, mark, after = text.partition("\nFlags (")
+  return "\n".join([before, *lines]) + "\n" + mark + after
 
 
 def _print_help(text: str) -> None:

@@ -9,8 +9,9 @@ _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _PACKAGES = ("rstar2_jax", "sandbox_runner", "experiments")
 # A room imports from itself and from those before it.
 _ROOMS = ("data", "chat", "rollout", "rewards", "grpo", "policy", "learner",
-          "engine", "evaluation")
-_HOST_ROOMS = ("data", "chat", "rollout", "rewards", "grpo", "evaluation")
+          "engine", "evaluation", "reports")
+_HOST_ROOMS = ("data", "chat", "rollout", "rewards", "grpo", "evaluation",
+               "reports")
 _DEVICE_ROOMS = ("policy", "learner")
 _DEVICE_LIBRARIES = {"jax", "jaxlib", "flax", "optax", "orbax"}
 _LOSSES = "rstar2_jax.grpo.losses"
