@@ -37,7 +37,7 @@ class Options:
 
   def __post_init__(self):
     run_queue.parse_seeds(self.seeds)
-    config_fields.require_positive(self, "ablations", "parallel")
+    config_fields.require_positive(self, "", "parallel")
 
 
 def main(options: Options, argv: list[str]) -> None:

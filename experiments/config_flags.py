@@ -50,23 +50,30 @@ def run(main: Callable[[config.Config], Any], configs: Configs) -> None:
 
 
 def run_with_options(
-    main: Callable[[Any, list[str]], Any], options: type, configs: Configs
+    main: Callable[[Any, list[str]], Any], options: type,
+    configs: Configs | None = None,
 ) -> None:
-  """Like `run`, for a command that starts experiments.
+  """Like `run`, for a command with flags of its own.
 
   Args:
     main: called with an `options` and the arguments that are not its own,
       program first, as `build` takes them.
     options: frozen dataclass of the command's own flags, fields made by
       `config_fields.field`.
-    configs: of the experiment whose flags are passed on; for --help.
+    configs: of the experiment whose flags it passes on; None: it has no flags
+      but its own.
   """
   if _is_help_asked(sys.argv):
+    doc = sys.modules["__main__"].__doc__ or ""
     _print_help(_with_options(
-        help_text(sys.modules["__main__"].__doc__ or "", configs), options))
+        help_text(doc, configs) if configs else doc.strip() + "\n", options))
     sys.exit(0)
   with _exit_codes():
-    main(*split(sys.argv, options))
+    own, rest = split(sys.argv, options)
+    if not configs and rest[1:]:
+      known = [field.name for field in dataclasses.fields(options)]
+      raise errors.UserError(_unknown(rest[1].lstrip("-"), known))
+    main(own, rest)
 
 
 def split(argv: Sequence[str], options: type) -> tuple[Any, list[str]]:
@@ -221,7 +228,7 @@ def _with_options(text: str, options: type) -> str:
     lines += textwrap.wrap(field.metadata["help"], 78,
                            initial_indent=" " * 6, subsequent_indent=" " * 6)
   before, mark, after = text.partition("\nFlags (")
-  return "\n".join([before, *lines]) + "\n" + mark + after
+  return "\n".join([before, *lines, mark + after])
 
 
 def _print_help(text: str) -> None:

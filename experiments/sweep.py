@@ -42,7 +42,7 @@ class Options:
   def __post_init__(self):
     run_queue.parse_seeds(self.seeds)
     parse_grid(self.grid)
-    config_fields.require_positive(self, "sweep", "parallel")
+    config_fields.require_positive(self, "", "parallel")
 
 
 def main(options: Options, argv: list[str]) -> None:

@@ -27,10 +27,10 @@ def require_levels(name: str, lowest: int, highest: int) -> None:
 
 
 def require_positive(group: Any, name: str, *fields: str) -> None:
-  """Fields of a group (all, if none is named) are over 0."""
+  """Fields of a group (all, if none is named) are over 0; "" is no group."""
   for f in fields or [f.name for f in dataclasses.fields(group)]:
     value = getattr(group, f)
-    require(value > 0, f"{name}.{f}", value, "positive")
+    require(value > 0, f"{name}.{f}" if name else f, value, "positive")
 
 
 def require_urls(flag: str, urls: tuple[str, ...]) -> None:
