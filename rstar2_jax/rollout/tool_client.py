@@ -8,11 +8,11 @@ failed rests for a while, longer each time, unless all do.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 import dataclasses
 import random
 import time
-from typing import Protocol
+from typing import Any, Protocol
 
 import aiohttp
 
@@ -73,10 +73,31 @@ class SandboxClient:
 
   async def execute(self, code: str, stdin: str) -> types.ToolResult:
     """Runs one program within `deadline_s`, queue and retries included."""
+    return await self._with_retries(
+        lambda deadline: self._try_once(code, stdin, deadline))
+
+  async def verify(self, answer: str, reference: str) -> bool | None:
+    """Whether math-verify calls two answers equal, isolated and limited.
+
+    Args:
+      answer: LaTeX of a model.
+      reference: LaTeX of the truth.
+
+    Returns:
+      The verdict, False for what cannot be read or takes too long; None if no
+      node has answered within `deadline_s`.
+    """
+    result = await self._with_retries(
+        lambda deadline: self._verify_once(answer, reference, deadline))
+    return None if result.status.is_infra_error else result.value == "True"
+
+  async def _with_retries(
+      self, attempt: Callable[[float], Awaitable[types.ToolResult]]
+  ) -> types.ToolResult:
     deadline = time.monotonic() + self._deadline_s
     backoff_s = _FIRST_BACKOFF_S
     while True:
-      result = await self._try_once(code, stdin, deadline)
+      result = await attempt(deadline)
       remaining_s = deadline - time.monotonic()
       if not result.status.is_infra_error or remaining_s < 2 * backoff_s:
         return result
@@ -119,21 +140,36 @@ class SandboxClient:
   async def _try_once(
       self, code: str, stdin: str, deadline: float
   ) -> types.ToolResult:
-    node = self._next_node()
     remaining_s = max(deadline - time.monotonic(), 0.01)
-    request = protocol.ExecuteRequest(
+    return await self._post("/v1/execute", protocol.ExecuteRequest(
         code=code, stdin=stdin, timeout_s=self._timeout_s,
         cpu_timeout_s=self._cpu_timeout_s, memory_mb=self._memory_mb,
-        deadline_s=remaining_s)
+        deadline_s=remaining_s), remaining_s, lambda body: _from_protocol(
+            protocol.ExecuteResult.from_json(body)))
+
+  async def _verify_once(
+      self, answer: str, reference: str, deadline: float
+  ) -> types.ToolResult:
+    remaining_s = max(deadline - time.monotonic(), 0.01)
+    return await self._post("/v1/verify", protocol.VerifyRequest(
+        answer=answer, reference=reference, deadline_s=remaining_s),
+        remaining_s, lambda body: _from_verdict(
+            protocol.VerifyResult.from_json(body)))
+
+  async def _post(
+      self, path: str, request: Any, remaining_s: float,
+      parse: Callable[[Any], types.ToolResult],
+  ) -> types.ToolResult:
+    node = self._next_node()
     node.in_flight += 1
     try:
       async with self._http().post(
-          node.url + "/v1/execute", json=request.to_json(),
+          node.url + path, json=request.to_json(),
           timeout=aiohttp.ClientTimeout(
               total=remaining_s, sock_connect=_CONNECT_TIMEOUT_S)
       ) as response:
         body = await response.json(content_type=None)
-      result = _from_protocol(protocol.ExecuteResult.from_json(body))
+      result = parse(body)
       if result.status.is_infra_error:
         node.fail()
       else:
@@ -147,6 +183,12 @@ class SandboxClient:
           message=f"{node.url}: {type(e).__name__}: {e}")
     finally:
       node.in_flight -= 1
+
+
+def _from_verdict(result: protocol.VerifyResult) -> types.ToolResult:
+  return types.ToolResult(
+      status=types.ToolStatus(str(result.status)), value=str(result.equal),
+      message=result.message or "")
 
 
 def _from_protocol(result: protocol.ExecuteResult) -> types.ToolResult:
