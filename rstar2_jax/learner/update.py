@@ -84,7 +84,8 @@ class Learner:
     self._rows = rows_per_micro_batch
     self._reference = reference_params if knobs.loss.kl_coef else None
     shared = dict(
-        model_config=model_config, knobs=knobs, chunk_tokens=num_shards * max(
+        model_config=model_config, knobs=knobs, mesh=mesh,
+        chunk_tokens=num_shards * max(
             _LOGITS // model_config.vocab_size, _MIN_CHUNK_TOKENS))
     # Every output says where it lies. Otherwise the compiler chooses, calls it
     # another layout than the input's, and all is compiled a second time.
@@ -177,10 +178,10 @@ def _counts(batch: types.PackedBatch) -> dict[str, np.ndarray]:
 
 def _scores(
     params, batch: types.PackedBatch, *, model_config, knobs: Knobs,
-    chunk_tokens: int, temperature: float,
+    mesh: jax.sharding.Mesh, chunk_tokens: int, temperature: float,
 ) -> losses.Scores:
   hidden = model.hidden(params, model_config, batch.tokens, batch.positions,
-                        batch.segment_ids)
+                        batch.segment_ids, mesh=mesh)
   return losses.token_logprobs(
       hidden, batch.tokens, batch.segment_ids,
       lambda states: model.logits(params, model_config, states),

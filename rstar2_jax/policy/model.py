@@ -52,6 +52,7 @@ class ModelConfig:
   max_position_embeddings: int = 32_768
   dtype: str = "float32"  # of matrix products
   remat: bool = False  # recompute layers in the backward pass
+  attention: attention.Kind = "auto"  # over packed rows
 
   @classmethod
   def from_hf(cls, values: Mapping[str, Any], *, dtype: str = "float32",
@@ -230,7 +231,8 @@ def layer(params: Params, config: ModelConfig) -> DecoderLayer:
 
 def hidden(
     params: Params, config: ModelConfig, tokens: jax.Array,
-    positions: jax.Array, segment_ids: jax.Array,
+    positions: jax.Array, segment_ids: jax.Array, *,
+    mesh: jax.sharding.Mesh | None = None,
 ) -> jax.Array:
   """Final hidden states of packed rows.
 
@@ -240,6 +242,7 @@ def hidden(
     tokens: int32 [R, T].
     positions: int32 [R, T], from 0 within each segment.
     segment_ids: int32 [R, T]; 0 is padding, whose output means nothing.
+    mesh: over which rows and heads are cut; None: one device.
 
   Returns:
     [R, T, D] in the compute dtype, after the last norm.
@@ -247,7 +250,9 @@ def hidden(
   def one_layer(x, layer_params):
     block = layer(layer_params, config)
     q, k, v = block.project(x, positions)
-    return block.finish(x, attention.packed(q, k, v, segment_ids)), None
+    mixed = attention.packed(
+        q, k, v, segment_ids, kind=config.attention, mesh=mesh)
+    return block.finish(x, mixed), None
 
   if config.remat:
     one_layer = jax.checkpoint(one_layer)
