@@ -9,6 +9,7 @@ change nothing but rounding. Metrics are (sum, count) pairs for the same reason.
 """
 
 from collections.abc import Callable
+import functools
 from typing import Literal, NamedTuple
 
 import jax
@@ -33,7 +34,7 @@ def token_logprobs(
     *,
     temperature: float = 1.0,
     num_ids: int | None = None,
-    chunk_tokens: int = 4096,
+    chunk_tokens: int = 1024,
 ) -> Scores:
   """log p(tokens[:, t] | tokens before t in its segment), and its entropy.
 
@@ -45,8 +46,9 @@ def token_logprobs(
     temperature: logits are divided by it, as the server's were in sampling.
     num_ids: ids from here on are padding of the head and have no mass (P05);
       None: all are real.
-    chunk_tokens: logits are made for so many tokens at a time and made again
-      in the backward pass, so that [R, T, V] never exists.
+    chunk_tokens: logits are made for about so many tokens at a time, the same
+      positions of every row so that rows may lie on different devices, and
+      made again in the backward pass: [R, T, V] never exists (P16).
 
   Returns:
     Scores; exactly 0 at padding and at the first token of each segment, about
@@ -56,31 +58,87 @@ def token_logprobs(
   is_scored = _has_predecessor(segment_ids)
   # The state at t - 1 predicts token t: shift right, filling position 0.
   before = jnp.concatenate([hidden[:, :1], hidden[:, :-1]], axis=1)
-  before = before.reshape(num_rows * length, -1)
-  flat = tokens.reshape(-1)
-
-  @jax.checkpoint
-  def score(states: jax.Array, ids: jax.Array) -> Scores:
-    logits = logits_of(states) / temperature
-    if num_ids is not None and num_ids < logits.shape[-1]:
-      is_real = jnp.arange(logits.shape[-1]) < num_ids
-      logits = jnp.where(is_real, logits, -1e30)
-    logprobs = jax.nn.log_softmax(logits, axis=-1)
-    chosen = jnp.take_along_axis(logprobs, ids[:, None], axis=-1)[:, 0]
-    probs = jnp.exp(logprobs)
-    return Scores(chosen, -jnp.sum(probs * logprobs, axis=-1))
-
-  num = flat.shape[0]
-  if num <= chunk_tokens or num % chunk_tokens:
-    scores = score(before, flat)
+  score = jax.checkpoint(functools.partial(
+      _score, logits_of=logits_of, temperature=temperature, num_ids=num_ids))
+  width = max(chunk_tokens // num_rows, 1)
+  if width >= length:
+    scores = score(before, tokens)
   else:
-    chunks = num // chunk_tokens
-    scores = jax.lax.map(
-        lambda x: score(*x),
-        (before.reshape(chunks, chunk_tokens, -1),
-         flat.reshape(chunks, chunk_tokens)))
-  return Scores(*(
-      jnp.where(is_scored, x.reshape(num_rows, length), 0.0) for x in scores))
+    chunks = jax.lax.map(
+        lambda x: score(*x), (_cut(before, width), _cut(tokens, width)))
+    scores = Scores(*(_join(x, length) for x in chunks))
+  return Scores(*(jnp.where(is_scored, x, 0.0) for x in scores))
+
+
+def _score(
+    states: jax.Array, ids: jax.Array, *,
+    logits_of: Callable[[jax.Array], jax.Array], temperature: float,
+    num_ids: int | None,
+) -> Scores:
+  """Scores [R, c] of ids [R, c] given the states [R, c, D] before them."""
+  flat = states.reshape(-1, states.shape[-1])
+  logits = logits_of(flat).reshape(*ids.shape, -1) / temperature
+  if num_ids is not None and num_ids < logits.shape[-1]:
+    is_real = jnp.arange(logits.shape[-1]) < num_ids
+    logits = jnp.where(is_real, logits, -1e30)
+  return Scores(*_of_logits(logits, ids))
+
+
+@jax.custom_vjp
+def _of_logits(
+    logits: jax.Array, ids: jax.Array
+) -> tuple[jax.Array, jax.Array]:
+  """log p(ids) and entropy [R, c] of logits [R, c, V].
+
+  The derivative is written out. Derived line by line, it would hold three
+  arrays as large as the logits where one is enough.
+  """
+  return _of_logits_forward(logits, ids)[0]
+
+
+def _of_logits_forward(logits, ids):
+  shifted = logits - jnp.max(logits, axis=-1, keepdims=True)
+  weights = jnp.exp(shifted)
+  total = jnp.sum(weights, axis=-1)
+  log_total = jnp.log(total)
+  # Chosen by selection: a gather would fetch the whole of a vocabulary that is
+  # cut over devices.
+  chosen = jnp.sum(jnp.where(_is_id(logits, ids), shifted, 0.0), axis=-1)
+  entropy = log_total - jnp.sum(weights * shifted, axis=-1) / total
+  log_norm = jnp.max(logits, axis=-1) + log_total
+  return (chosen - log_total, entropy), (logits, ids, log_norm, entropy)
+
+
+def _of_logits_backward(residuals, cotangents):
+  """d log p_i / d x_j = [i = j] - p_j; d H / d x_j = -p_j (log p_j + H)."""
+  logits, ids, log_norm, entropy = residuals
+  of_chosen, of_entropy = (x[..., None] for x in cotangents)
+  logprobs = logits - log_norm[..., None]
+  slope = of_chosen + of_entropy * (logprobs + entropy[..., None])
+  gradient = (jnp.where(_is_id(logits, ids), of_chosen, 0.0)
+              - jnp.exp(logprobs) * slope)
+  return gradient, None
+
+
+_of_logits.defvjp(_of_logits_forward, _of_logits_backward)
+
+
+def _is_id(logits: jax.Array, ids: jax.Array) -> jax.Array:
+  """bool, like the logits: which of them is of the token's id."""
+  return jnp.arange(logits.shape[-1]) == ids[..., None]
+
+
+def _cut(x: jax.Array, width: int) -> jax.Array:
+  """[n, R, width, ...] of [R, T, ...], the last piece filled with zeros."""
+  missing = -x.shape[1] % width
+  x = jnp.pad(x, ((0, 0), (0, missing)) + ((0, 0),) * (x.ndim - 2))
+  x = x.reshape(x.shape[0], -1, width, *x.shape[2:])
+  return jnp.moveaxis(x, 1, 0)
+
+
+def _join(x: jax.Array, length: int) -> jax.Array:
+  """[R, length] of pieces [n, R, width]."""
+  return jnp.moveaxis(x, 0, 1).reshape(x.shape[1], -1)[:, :length]
 
 
 def cross_entropy(

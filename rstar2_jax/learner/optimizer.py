@@ -98,7 +98,7 @@ def chain(
 def _is_matrix(params: Any) -> Any:
   """Like `params`: whether weight decay applies."""
   return jax.tree_util.tree_map_with_path(
-      lambda path, _: path[-1].key != "scale", params)
+      lambda path, _: path[-1].key not in ("scale", "bias"), params)
 
 
 def _muon_dimensions(params: Any) -> Any:

@@ -27,6 +27,11 @@ from rstar2_jax.policy import model
 from rstar2_jax.policy import sharding
 
 
+# Logits made at a time on a device: 256 MiB of float32, or of so many tokens.
+_LOGITS = 1 << 26
+_MIN_CHUNK_TOKENS = 1024
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Knobs:
   """Constants of the compiled steps."""
@@ -78,7 +83,10 @@ class Learner:
     self.mesh = mesh
     self._rows = rows_per_micro_batch
     self._reference = reference_params if knobs.loss.kl_coef else None
-    shared = dict(model_config=model_config, knobs=knobs)
+    shared = dict(
+        model_config=model_config, knobs=knobs, mesh=mesh,
+        chunk_tokens=num_shards * max(
+            _LOGITS // model_config.vocab_size, _MIN_CHUNK_TOKENS))
     # Every output says where it lies. Otherwise the compiler chooses, calls it
     # another layout than the input's, and all is compiled a second time.
     where = train_state.shardings(
@@ -150,7 +158,7 @@ class Learner:
   def _micro_batches(
       self, batch: types.PackedBatch
   ) -> Iterator[types.PackedBatch]:
-    """Rows of fixed number, on device; the last ones are filled with padding."""
+    """Rows of fixed number, on device; the last ones are padding."""
     where = sharding.of_rows(self.mesh)
     for start in range(0, len(batch.tokens), self._rows):
       rows = [x[start:start + self._rows] for x in batch]
@@ -170,29 +178,30 @@ def _counts(batch: types.PackedBatch) -> dict[str, np.ndarray]:
 
 def _scores(
     params, batch: types.PackedBatch, *, model_config, knobs: Knobs,
-    temperature: float,
+    mesh: jax.sharding.Mesh, chunk_tokens: int, temperature: float,
 ) -> losses.Scores:
   hidden = model.hidden(params, model_config, batch.tokens, batch.positions,
-                        batch.segment_ids)
+                        batch.segment_ids, mesh=mesh)
   return losses.token_logprobs(
       hidden, batch.tokens, batch.segment_ids,
       lambda states: model.logits(params, model_config, states),
-      temperature=temperature, num_ids=knobs.num_ids)
+      temperature=temperature, num_ids=knobs.num_ids,
+      chunk_tokens=chunk_tokens)
 
 
-def _score(params, batch, *, model_config, knobs) -> losses.Scores:
-  return _scores(params, batch, model_config=model_config, knobs=knobs,
-                 temperature=knobs.temperature)
+def _score(params, batch, *, knobs, **shared) -> losses.Scores:
+  return _scores(params, batch, knobs=knobs, temperature=knobs.temperature,
+                 **shared)
 
 
 def _grpo_gradients(
-    params, reference, batch, *, sums, counts, model_config, knobs: Knobs
+    params, reference, batch, *, sums, counts, knobs: Knobs, **shared
 ):
   """Gradients added to `sums`, and metrics, of one micro-batch."""
   cfg = knobs.loss
   scores_of = functools.partial(
-      _scores, batch=batch, model_config=model_config, knobs=knobs,
-      temperature=knobs.temperature)
+      _scores, batch=batch, knobs=knobs, temperature=knobs.temperature,
+      **shared)
   reference_logprobs = (
       None if reference is None else scores_of(reference).logprobs)
   weights = losses.token_weights(
@@ -215,12 +224,11 @@ def _grpo_gradients(
 
 
 def _sft_gradients(
-    params, batch, *, sums, counts, model_config, knobs: Knobs
+    params, batch, *, sums, counts, **shared
 ):
   """Likewise, of the cross entropy at temperature 1."""
   def loss_of(params):
-    scores = _scores(params, batch, model_config=model_config, knobs=knobs,
-                     temperature=1.0)
+    scores = _scores(params, batch, temperature=1.0, **shared)
     loss, _ = losses.cross_entropy(
         scores.logprobs, batch.loss_mask, num_tokens=counts["num_tokens"])
     return loss, {"loss": (loss, jnp.float32(1))}

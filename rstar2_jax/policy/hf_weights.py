@@ -149,7 +149,8 @@ def _names(
   shapes = jax.eval_shape(lambda: model.init(config, 0))
   for path, leaf in jax.tree_util.tree_leaves_with_path(shapes):
     keys = tuple(str(k.key) for k in path)
-    suffix = ".".join((*keys[:-1], "weight"))
+    suffix = ".".join(
+        (*keys[:-1], "bias" if keys[-1] == "bias" else "weight"))
     if keys[0] == "layers":
       for i in range(config.num_layers):
         name = f"model.layers.{i}.{suffix.removeprefix('layers.')}"

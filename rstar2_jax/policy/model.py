@@ -1,8 +1,8 @@
-"""The policy: a decoder of the Qwen3 family in Flax NNX.
+"""The policy: a decoder of the Qwen3, Qwen2 or Llama family in Flax NNX.
 
-RMSNorm, rotary positions, grouped-query attention with norms on queries and
-keys, SwiGLU, tied or untied head. Without the q/k-norms the same code is a
-Llama (SmolLM2). The modules declare parameters and say what a layer does; what
+RMSNorm, rotary positions, grouped-query attention, SwiGLU, tied or untied
+head. Qwen3 has norms on queries and keys, Qwen2 biases on their projections,
+Llama (SmolLM2) neither. The modules declare parameters and say what a layer does; what
 the rest of the code calls are pure functions over the parameters, a nested
 dict of arrays in which layers are stacked:
 
@@ -27,8 +27,16 @@ import jax
 import jax.numpy as jnp
 
 from rstar2_jax.policy import attention
+from rstar2_jax.policy import rope
 
 Params = Mapping[str, Any]
+
+# model_type: name of the class, norms on queries and keys, biases.
+_FAMILIES = {
+    "qwen3": ("Qwen3ForCausalLM", True, False),
+    "qwen2": ("Qwen2ForCausalLM", False, True),
+    "llama": ("LlamaForCausalLM", False, False),
+}
 
 # Layers up to this number are unrolled: faster to run, slower to compile.
 _MAX_UNROLLED_LAYERS = 8
@@ -46,12 +54,15 @@ class ModelConfig:
   num_kv_heads: int
   head_dim: int
   rope_theta: float = 10_000.0
+  rope_scaling: rope.Scaling = rope.Scaling()
   rms_norm_eps: float = 1e-6
   tie_word_embeddings: bool = True
-  qk_norm: bool = True  # Qwen3; False: Llama
+  qk_norm: bool = True  # Qwen3
+  attention_bias: bool = False  # Qwen2: on queries, keys and values
   max_position_embeddings: int = 32_768
   dtype: str = "float32"  # of matrix products
   remat: bool = False  # recompute layers in the backward pass
+  attention: str = "auto"  # over packed rows, see attention.Kind
 
   @classmethod
   def from_hf(cls, values: Mapping[str, Any], *, dtype: str = "float32",
@@ -67,16 +78,13 @@ class ModelConfig:
       ValueError: an architecture or option that this model does not have.
     """
     kind = values.get("model_type")
-    if kind not in ("qwen3", "llama"):
-      raise ValueError(f"model_type {kind!r}: only qwen3 and llama are known")
+    if kind not in _FAMILIES:
+      raise ValueError(f"model_type {kind!r}: only {', '.join(_FAMILIES)} are"
+                       " known")
     for name in ("attention_bias", "mlp_bias", "use_sliding_window"):
       if values.get(name):
         raise ValueError(f"config.json sets {name}, which is not supported")
-    rope = values.get("rope_parameters") or {}
-    scaling = values.get("rope_scaling") or rope
-    if scaling.get("rope_type", scaling.get("type", "default")) != "default":
-      raise ValueError("config.json scales rotary positions"
-                       f" ({scaling}), which is not supported")
+    parameters = values.get("rope_parameters") or {}
     if values.get("hidden_act", "silu") != "silu":
       raise ValueError(f"hidden_act {values['hidden_act']!r}: only silu")
     num_heads = values["num_attention_heads"]
@@ -87,18 +95,20 @@ class ModelConfig:
         num_kv_heads=values.get("num_key_value_heads") or num_heads,
         head_dim=values.get("head_dim") or values["hidden_size"] // num_heads,
         rope_theta=float(values.get("rope_theta")
-                         or rope.get("rope_theta", 10_000.0)),
+                         or parameters.get("rope_theta", 10_000.0)),
+        rope_scaling=rope.Scaling.from_hf(values),
         rms_norm_eps=values.get("rms_norm_eps", 1e-6),
         tie_word_embeddings=bool(values.get("tie_word_embeddings", False)),
-        qk_norm=kind == "qwen3",
+        qk_norm=_FAMILIES[kind][1], attention_bias=_FAMILIES[kind][2],
         max_position_embeddings=values.get("max_position_embeddings", 32_768),
         dtype=dtype, remat=remat)
 
   def to_hf(self) -> dict[str, Any]:
     """The content of a config.json that transformers and SGLang read."""
-    kind, name = (("qwen3", "Qwen3ForCausalLM") if self.qk_norm
-                  else ("llama", "LlamaForCausalLM"))
-    return {
+    kind, name = next(
+        (kind, name) for kind, (name, *parts) in _FAMILIES.items()
+        if parts == [self.qk_norm, self.attention_bias])
+    values = {
         "architectures": [name], "model_type": kind,
         "vocab_size": self.vocab_size, "hidden_size": self.hidden_size,
         "intermediate_size": self.intermediate_size,
@@ -109,8 +119,12 @@ class ModelConfig:
         "rms_norm_eps": self.rms_norm_eps,
         "tie_word_embeddings": self.tie_word_embeddings,
         "max_position_embeddings": self.max_position_embeddings,
-        "attention_bias": False, "torch_dtype": "float32",
+        "torch_dtype": "float32",
     }
+    if self.rope_scaling.rope_type != "default":
+      values["rope_scaling"] = self.rope_scaling.to_hf()
+    # Qwen2's biases are part of the family; the field would be read as Llama's.
+    return values if self.attention_bias else values | {"attention_bias": False}
 
 
 class KVCache(NamedTuple):
@@ -124,13 +138,15 @@ class SelfAttention(nnx.Module):
   """Projections and norms around an attention that the caller chooses."""
 
   def __init__(self, config: ModelConfig, rngs: nnx.Rngs):
-    linear = functools.partial(_linear, config=config, rngs=rngs)
+    linear = functools.partial(
+        _linear, config=config, rngs=rngs, use_bias=config.attention_bias)
     width, kv_width = (n * config.head_dim
                        for n in (config.num_heads, config.num_kv_heads))
     self.q_proj = linear(config.hidden_size, width)
     self.k_proj = linear(config.hidden_size, kv_width)
     self.v_proj = linear(config.hidden_size, kv_width)
-    self.o_proj = linear(width, config.hidden_size)
+    self.o_proj = _linear(
+        width, config.hidden_size, config=config, rngs=rngs)
     if config.qk_norm:
       self.q_norm = _norm(config.head_dim, config, rngs)
       self.k_norm = _norm(config.head_dim, config, rngs)
@@ -145,8 +161,10 @@ class SelfAttention(nnx.Module):
         for proj in (self.q_proj, self.k_proj, self.v_proj))
     if self.config.qk_norm:
       q, k = self.q_norm(q), self.k_norm(k)
-    cos, sin = rotary(positions, self.config)
-    return rotate(q, cos, sin), rotate(k, cos, sin), v
+    cos, sin = rope.rotary(
+        positions, self.config.rope_scaling, theta=self.config.rope_theta,
+        head_dim=self.config.head_dim)
+    return rope.rotate(q, cos, sin), rope.rotate(k, cos, sin), v
 
 
 class Mlp(nnx.Module):
@@ -230,7 +248,8 @@ def layer(params: Params, config: ModelConfig) -> DecoderLayer:
 
 def hidden(
     params: Params, config: ModelConfig, tokens: jax.Array,
-    positions: jax.Array, segment_ids: jax.Array,
+    positions: jax.Array, segment_ids: jax.Array, *,
+    mesh: jax.sharding.Mesh | None = None,
 ) -> jax.Array:
   """Final hidden states of packed rows.
 
@@ -240,6 +259,7 @@ def hidden(
     tokens: int32 [R, T].
     positions: int32 [R, T], from 0 within each segment.
     segment_ids: int32 [R, T]; 0 is padding, whose output means nothing.
+    mesh: over which rows and heads are cut; None: one device.
 
   Returns:
     [R, T, D] in the compute dtype, after the last norm.
@@ -247,7 +267,9 @@ def hidden(
   def one_layer(x, layer_params):
     block = layer(layer_params, config)
     q, k, v = block.project(x, positions)
-    return block.finish(x, attention.packed(q, k, v, segment_ids)), None
+    mixed = attention.packed(
+        q, k, v, segment_ids, kind=config.attention, mesh=mesh)
+    return block.finish(x, mixed), None
 
   if config.remat:
     one_layer = jax.checkpoint(one_layer)
@@ -329,33 +351,17 @@ def final_norm(
   return (x32 * params["norm"]["scale"]).astype(x.dtype)
 
 
-def rotary(
-    positions: jax.Array, config: ModelConfig
-) -> tuple[jax.Array, jax.Array]:
-  """cos and sin, float32 [..., 1, d / 2], of positions [...]."""
-  half = config.head_dim // 2
-  frequencies = config.rope_theta**(-jnp.arange(half, dtype=jnp.float32) / half)
-  angles = positions[..., None, None].astype(jnp.float32) * frequencies
-  return jnp.cos(angles), jnp.sin(angles)
-
-
-def rotate(x: jax.Array, cos: jax.Array, sin: jax.Array) -> jax.Array:
-  """Rotates the two halves of each head of x [..., heads, d]."""
-  a, b = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-  return jnp.concatenate(
-      [a * cos - b * sin, b * cos + a * sin], axis=-1).astype(x.dtype)
-
-
 def _unroll(config: ModelConfig) -> int:
   return (config.num_layers if config.num_layers <= _MAX_UNROLLED_LAYERS
           else 1)
 
 
 def _linear(
-    num_in: int, num_out: int, *, config: ModelConfig, rngs: nnx.Rngs
+    num_in: int, num_out: int, *, config: ModelConfig, rngs: nnx.Rngs,
+    use_bias: bool = False,
 ) -> nnx.Linear:
   return nnx.Linear(
-      num_in, num_out, use_bias=False, dtype=jnp.dtype(config.dtype),
+      num_in, num_out, use_bias=use_bias, dtype=jnp.dtype(config.dtype),
       kernel_init=nnx.initializers.normal(0.02), rngs=rngs)
 
 

@@ -31,6 +31,7 @@ _PARAMETERS = {
     "up_proj": P(None, "fsdp", "tensor"),
     "down_proj": P(None, "tensor", "fsdp"),  # [L, F, D]
 }
+_BIAS = P(None, "tensor")  # [L, H * d], of q_proj, k_proj and v_proj
 
 
 def make_mesh(mesh_config: config.MeshConfig) -> jax.sharding.Mesh:
@@ -56,6 +57,8 @@ def of_params(params: Any, mesh: jax.sharding.Mesh) -> Any:
   """NamedShardings like `params`, arrays or shapes."""
   def one(path, unused_leaf):
     names = [k.key for k in path]
+    if names[-1] == "bias":
+      return jax.sharding.NamedSharding(mesh, _BIAS)
     spec = next((_PARAMETERS[n] for n in names if n in _PARAMETERS), P())
     return jax.sharding.NamedSharding(mesh, spec)
   return jax.tree_util.tree_map_with_path(one, params)

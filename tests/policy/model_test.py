@@ -159,9 +159,16 @@ def test_bfloat16_stays_near_float32():
 
 
 @pytest.mark.parametrize("change, message", [
-    ({"model_type": "gpt2"}, "only qwen3 and llama"),
+    ({"model_type": "gpt2"}, "only qwen3, qwen2, llama"),
     ({"attention_bias": True}, "attention_bias"),
-    ({"rope_scaling": {"rope_type": "yarn", "factor": 4}}, "rotary"),
+    ({"rope_scaling": {"rope_type": "dynamic", "factor": 4}},
+     "rope_scaling has rope_type 'dynamic': only default, linear, llama3, yarn"),
+    ({"rope_parameters": {"rope_type": "longrope"}},
+     "rope_parameters has rope_type 'longrope'"),
+    ({"rope_scaling": {"type": "linear"}}, "factor is missing"),
+    ({"rope_scaling": {"type": "linear", "factor": "2"}}, "not a number"),
+    ({"rope_scaling": {"type": "yarn", "factor": 2, "speed": 1}},
+     "'yarn': speed is unknown"),
     ({"hidden_act": "gelu"}, "hidden_act"),
 ])
 def test_other_architectures_are_refused_by_name(change, message):
