@@ -54,11 +54,11 @@ def packed(
   if kind == "chunked":
     return _chunked(q, k, v, segment_ids)
   if kind not in _KERNEL_OF.values():
-    raise ValueError(f"--policy.attention={kind}: must be auto, xla, chunked,"
+    raise ValueError(f"attention {kind!r}: must be auto, xla, chunked,"
                      " splash or triton")
   if q.shape[1] % kernels.BLOCK:
     raise ValueError(
-        f"--policy.attention={kind} needs --batch.row_tokens in multiples of"
+        f"attention {kind!r} needs --batch.row_tokens in multiples of"
         f" {kernels.BLOCK}, not {q.shape[1]}")
   kernel = kernels.splash if kind == "splash" else kernels.triton
   if mesh is None or mesh.size == 1:

@@ -2,9 +2,9 @@
 
 RMSNorm, rotary positions, grouped-query attention, SwiGLU, tied or untied
 head. Qwen3 has norms on queries and keys, Qwen2 biases on their projections,
-Llama (SmolLM2) neither. The modules declare parameters and say what a layer does; what
-the rest of the code calls are pure functions over the parameters, a nested
-dict of arrays in which layers are stacked:
+Llama (SmolLM2) neither. The modules declare parameters and say what a layer
+does; what the rest of the code calls are pure functions over the parameters, a
+nested dict of arrays in which layers are stacked:
 
     {"embed_tokens": {"embedding": [V, D]}, "norm": {"scale": [D]},
      "layers": {"self_attn": {"q_proj": {"kernel": [L, D, H * d]}, ...}, ...},

@@ -161,7 +161,7 @@ def test_the_backend_chooses():
 
 @pytest.mark.parametrize("kind, message", [
     ("splash", "row_tokens in multiples of 128, not 100"),
-    ("flash9", "--policy.attention=flash9: must be auto, xla"),
+    ("flash9", "attention 'flash9': must be auto, xla"),
 ])
 def test_what_cannot_be_is_one_line(kind, message):
   q, k, v = _inputs(100)

@@ -162,7 +162,7 @@ def test_bfloat16_stays_near_float32():
     ({"model_type": "gpt2"}, "only qwen3, qwen2, llama"),
     ({"attention_bias": True}, "attention_bias"),
     ({"rope_scaling": {"rope_type": "dynamic", "factor": 4}},
-     "rope_scaling has rope_type 'dynamic': only default, linear, llama3, yarn"),
+     "rope_type 'dynamic': only default, linear, llama3, yarn"),
     ({"rope_parameters": {"rope_type": "longrope"}},
      "rope_parameters has rope_type 'longrope'"),
     ({"rope_scaling": {"type": "linear"}}, "factor is missing"),
