@@ -1,13 +1,12 @@
 """RL problems from other people's data: integer answers, once each, clean.
 
-    python -m experiments.prepare_rl --out=problems --inputs=a.jsonl,b.parquet \\
+    python -m experiments.prepare_rl --out=problems --inputs=a.jsonl,b.json \\
         --evals=aime24.jsonl,math500.jsonl
 
 Reads DAPO-Math, OpenMathReasoning, MATH, DeepScaleR, GSM8K, Project Euler
 lists and our own form, each recognized by its fields. Writes OUT/problems.jsonl
 (for --data.train), OUT/rejects.jsonl (place, reason, detail of every row left
-out) and OUT/report.json. The paper's check of labels by a model is
-experiments.check_labels.
+out) and OUT/report.json.
 """
 
 from collections.abc import Iterable
