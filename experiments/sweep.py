@@ -22,6 +22,7 @@ from experiments import stage1
 from experiments import stage2
 from experiments import stage3
 from rstar2_jax import config_fields
+from rstar2_jax import errors
 from rstar2_jax import progress
 
 _field = config_fields.field
@@ -48,6 +49,9 @@ class Options:
 def main(options: Options, argv: list[str]) -> None:
   """Prints the commands, or runs what is missing and joins the results."""
   configs = _EXPERIMENTS[options.experiment].CONFIGS
+  config_flags.build(argv, configs)  # a misspelt flag is named before all else
+  if not options.grid.strip(" ;"):
+    raise errors.UserError("--grid: must name at least one flag and its values")
   jobs = [run_queue.make(name_of(values), seed, options.experiment, configs,
                          argv, values)
           for seed in run_queue.parse_seeds(options.seeds)
@@ -84,8 +88,6 @@ def parse_grid(text: str) -> dict[str, list[str]]:
     if name.strip() in ("seed", "name"):
       raise ValueError(f"--grid={part}: give seeds by --seeds; names follow")
     grid[name.strip()] = chosen
-  if not grid:
-    raise ValueError("--grid: must name at least one flag and its values")
   return grid
 
 

@@ -93,10 +93,15 @@ def test_a_grid_has_every_combination(capsys):
   assert (cfg.seed, cfg.loss.clip_high, cfg.roc.mode) == (1, 0.28, "release")
 
 
-@pytest.mark.parametrize("grid", ["", "a", "a=", "=1", "seed=1,2", "a b=1"])
+@pytest.mark.parametrize("grid", ["a", "a=", "=1", "seed=1,2", "a b=1"])
 def test_what_is_no_grid(grid):
   with pytest.raises(ValueError, match="--grid"):
     sweep.parse_grid(grid)
+
+
+def test_a_sweep_needs_a_grid():
+  with pytest.raises(errors.UserError, match="--grid: must name at least one"):
+    sweep.main(sweep.Options(grid=" ; "), ["x"])
 
 
 def test_names_of_points_are_told_apart():
