@@ -222,7 +222,44 @@ def load_policy(cfg: config.Config, path: str) -> Policy:
   return Policy(tokenizer=tokenizer, config=model_config, params=params)
 
 
-def evaluate_folder(cfg: config.Config, path: str) -> dict[str, Any]:
+@contextlib.contextmanager
+def open_sampling(
+    cfg: config.Config, path: str, *, served: bool = False
+) -> Iterator[workers.Workers]:
+  """Rollout workers with the policy of a Hugging Face folder.
+
+  Args:
+    cfg: the configuration.
+    path: the folder.
+    served: the servers of --rollout.urls already have the weights; of the
+      folder only tokenizer and `config.json` are read.
+
+  Raises:
+    errors.UserError: nothing usable there, or something does not start.
+  """
+  if served and not cfg.rollout.urls:
+    raise errors.UserError("--served: needs the servers' --rollout.urls")
+  keep_compilations(cfg.workdir)
+  policy = _load_unweighted(path) if served else load_policy(cfg, path)
+  with tempfile.TemporaryDirectory() as scratch, workers.open_workers(
+      cfg, policy.tokenizer, policy.config, policy.params, scratch=scratch
+  ) as opened:
+    if cfg.rollout.urls and not served:
+      opened.push(policy.params, policy_version=0)
+    yield opened
+
+
+def _load_unweighted(path: str) -> Policy:
+  try:
+    return Policy(tokenizer=tokenizer_lib.Tokenizer.from_folder(path),
+                  config=hf_weights.read_config(path), params=None)
+  except ValueError as e:
+    raise errors.UserError(str(e)) from e
+
+
+def evaluate_folder(
+    cfg: config.Config, path: str, *, served: bool = False
+) -> dict[str, Any]:
   """Held-out metrics of the policy in a Hugging Face folder.
 
   Raises:
@@ -231,13 +268,7 @@ def evaluate_folder(cfg: config.Config, path: str) -> dict[str, Any]:
   prompts = heldout_prompts(cfg)
   if not prompts:
     raise errors.UserError("--eval.num_problems=0: nothing to evaluate")
-  keep_compilations(cfg.workdir)
-  policy = load_policy(cfg, path)
-  with tempfile.TemporaryDirectory() as scratch, workers.open_workers(
-      cfg, policy.tokenizer, policy.config, policy.params, scratch=scratch
-  ) as opened:
-    if cfg.rollout.urls:
-      opened.push(policy.params, policy_version=0)
+  with open_sampling(cfg, path, served=served) as opened:
     total = len(prompts) * cfg.eval.num_samples
     with progress.counter(total, "evaluate") as counter:
       evaluation, _ = opened.evaluate(

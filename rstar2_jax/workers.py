@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
+import dataclasses
 from typing import Any
 
 import aiohttp
@@ -14,6 +15,7 @@ from rstar2_jax import types
 from rstar2_jax.chat import tokenizer as tokenizer_lib
 from rstar2_jax.engine import engine as engine_lib
 from rstar2_jax.evaluation import heldout
+from rstar2_jax.evaluation import samples as samples_lib
 from rstar2_jax.learner import weight_sync
 from rstar2_jax.policy import model
 from rstar2_jax.rewards import reward
@@ -37,8 +39,10 @@ class Workers:
   def __init__(
       self, cfg: config.Config, collector: collector_lib.Collector,
       sync: weight_sync.WeightSync, max_seq_len: int,
+      verify: samples_lib.Verify,
   ):
     self._cfg = cfg
+    self._verify = verify
     self._collector = collector
     self._sync = sync
     self._limits = episode.Limits(
@@ -87,6 +91,36 @@ class Workers:
         timeout_s=cfg.rollout.step_timeout_s, on_done=on_done)
     _check_alive(groups, "evaluation")
     return metrics, groups
+
+
+  def sample(
+      self, prompts: Sequence[types.Prompt], *, num_samples: int,
+      on_done: Callable[[types.Trajectory], None],
+  ) -> None:
+    """Samples every problem at the evaluation's temperature.
+
+    Unlike `evaluate` it grades nothing that needs more than the strict grader,
+    and hands on what is lost to infrastructure like the rest.
+
+    Args:
+      prompts: problems; the draws of each depend on the seed, its source and
+        its id alone.
+      num_samples: k, samples per problem.
+      on_done: called in the rollout thread with each trajectory.
+    """
+    cfg = self._cfg
+    self._collector.collect(
+        prompts, group_size=num_samples, seed_parts=("samples", cfg.seed),
+        limits=dataclasses.replace(
+            self._limits, temperature=cfg.eval.temperature, top_p=1.0,
+            top_k=-1),
+        timeout_s=float("inf"), on_done=on_done)
+
+  def grade_samples(
+      self, pairs: Sequence[tuple[types.Prompt, samples_lib.Sample]]
+  ) -> list[tuple[bool | None, bool | None]]:
+    """Strict and lenient verdicts, see `samples.grade`."""
+    return self._collector.run(samples_lib.grade(pairs, self._verify))
 
 
 def _check_alive(
@@ -143,7 +177,7 @@ def open_workers(
       collector.run(tools.check())
     except ConnectionError as e:
       raise errors.UserError(str(e)) from e
-    yield Workers(cfg, collector, sync, max_seq_len)
+    yield Workers(cfg, collector, sync, max_seq_len, tools.verify)
 
 
 def _open_tools(

@@ -45,7 +45,8 @@ def read(name: str, *, split: str = "train") -> Iterator[Row | Reject]:
   """Rows of one input in order.
 
   Args:
-    name: a .jsonl, .json (a list of objects) or .parquet file, or hf:NAME.
+    name: a .jsonl, .json (a list of objects) or .parquet file, or hf:NAME
+      (hf:NAME:SUBSET where the data set has several).
     split: of a hub data set.
 
   Raises:
@@ -122,8 +123,9 @@ def _read_hub(name: str, split: str) -> Iterator[Row | Reject]:
   except ImportError:
     raise ValueError(f"hf:{name}: needs the package 'datasets'; run pip install"
                      " datasets, or give a .jsonl file") from None
+  repository, _, subset = name.partition(":")
   try:
-    rows = datasets.load_dataset(name, split=split)
+    rows = datasets.load_dataset(repository, subset or None, split=split)
   except Exception as e:  # pylint: disable=broad-exception-caught; of any kind
     first_line = str(e).partition("\n")[0]
     raise ValueError(f"hf:{name}: split {split!r} cannot be loaded"

@@ -28,6 +28,7 @@ _LEFT_EDGE = re.compile(_SPACE)
 _DIGITS = (r"(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]{1,3}(?:\{,\}[0-9]{3})+"
            r"|[0-9]{1,3}(?:\\,[0-9]{3})+|[0-9]{1,3}(?:,\\![0-9]{3})+|[0-9]+)")
 _LITERAL = rf"[+-]?{_DIGITS}(?:\.0*)?"
+_PLAIN = re.compile(r"[+-]?[0-9]+")
 _NOT_DIGITS = re.compile(r"[^0-9]")
 
 _UNIT_NAMES = """
@@ -78,13 +79,17 @@ def grade(response: str, gold: str) -> bool:
     gold: an integer in plain digits.
 
   Returns:
-    True if and only if the answer is that integer.
+    True if and only if the answer is that integer; False for a reference
+    that is no integer.
   """
   box = boxed_answer(last_turn(response))
   if box is None:
     return False
   answer = read_integer(box)
-  return answer is not None and answer == _canonical(gold.strip())
+  gold = gold.strip()
+  # Of another reference the digits alone would be compared: 12 for 1/2.
+  return (answer is not None and _PLAIN.fullmatch(gold) is not None
+          and answer == _canonical(gold))
 
 
 def last_turn(response: str) -> str:
