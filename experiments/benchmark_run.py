@@ -14,6 +14,7 @@ from rstar2_jax import progress
 from rstar2_jax import types
 from rstar2_jax.data import benchmarks
 from rstar2_jax.data import math_schemas
+from rstar2_jax.data import output_files
 from rstar2_jax.data import row_files
 from rstar2_jax.evaluation import benchmark_report
 from rstar2_jax.evaluation import samples as samples_lib
@@ -116,14 +117,13 @@ def sample_missing(
 
 def _training_texts(cfg: config.Config) -> list[str] | None:
   """Problems of --data.train, to look for overlap; None: not a file."""
-  if not cfg.data.train.endswith((".jsonl", ".json", ".parquet")):
+  if not cfg.data.train.endswith(row_files.SUFFIXES):
     return None
   try:
-    rows = [math_schemas.convert(row) if isinstance(row, row_files.Row) else row
-            for row in row_files.read(cfg.data.train)]
+    return [row.text for row in math_schemas.read(cfg.data.train)
+            if isinstance(row, math_schemas.Problem)]
   except ValueError as e:
     raise errors.UserError(f"--data.train: {e}") from None
-  return [row.text for row in rows if isinstance(row, math_schemas.Problem)]
 
 
 def _write(folder: str, results) -> None:
@@ -133,9 +133,7 @@ def _write(folder: str, results) -> None:
   if os.path.exists(path):
     with open(path, encoding="utf-8") as file:
       earlier = json.load(file)
-  with open(f"{path}.tmp", "w", encoding="utf-8") as file:
-    json.dump({**earlier, **results}, file, indent=2)
-  os.replace(f"{path}.tmp", path)
+  output_files.write_json(path, earlier | results)
 
 
 def _print(folder: str, label: str, results) -> None:

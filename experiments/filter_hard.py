@@ -12,7 +12,8 @@ OUT/counts.jsonl (right and sampled per problem), OUT/rejects.jsonl and
 OUT/report.json; the same command goes on where it was stopped.
 """
 
-from collections.abc import Iterable, Mapping
+import collections
+from collections.abc import Iterable
 import dataclasses
 import json
 import os
@@ -23,6 +24,8 @@ from experiments import evaluate
 from rstar2_jax import config_fields
 from rstar2_jax import errors
 from rstar2_jax import progress
+from rstar2_jax.data import output_files
+from rstar2_jax.data import row_files
 
 _field = config_fields.field
 CONFIGS = evaluate.CONFIGS
@@ -78,7 +81,7 @@ def main(options: Options, argv: list[str]) -> None:
   if not prompts:
     raise errors.UserError(f"--problems={options.problems}: holds no problem")
   k = options.k
-  # The rule comes last: one set of samples serves both.
+  # The rule is none of them: one set of samples serves both.
   settings = benchmark_run.settings(cfg, cfg.policy.path) | {
       "problems": os.path.abspath(options.problems)}
   with samples_lib.SampleFile(options.out, settings) as file:
@@ -86,8 +89,10 @@ def main(options: Options, argv: list[str]) -> None:
       with assembly.open_sampling(
           cfg, cfg.policy.path, served=options.served) as workers:
         benchmark_run.sample_missing(workers, file, prompts, k, options.rule)
-    counts = {p.id: samples_lib.count_right(p, file.of(p, k)) for p in prompts}
-  _write(options, [(p, *counts[p.id]) for p in prompts])
+    verdicts = [[samples_lib.is_right(p, s) for s in file.of(p, k)]
+                for p in prompts]
+  _write(options, [(p, sum(right), len(right))
+                   for p, right in zip(prompts, verdicts, strict=True)])
 
 
 def reason(rule: str, right: int, sampled: int, *, k: int,
@@ -115,33 +120,23 @@ def _write(options: Options, counted: Iterable[tuple[Any, int, int]]) -> None:
                  min_right=options.min_right)
     rows.append({"id": prompt.id, "right": right, "sampled": sampled})
     if why:
-      rejects.append({"where": f"{options.problems} {prompt.id}",
-                      "reason": why, "detail": f"{right} of {sampled} right"})
+      rejects.append(row_files.Reject(f"{options.problems} {prompt.id}", why,
+                                      f"{right} of {sampled} right"))
     else:
       kept.append({"id": prompt.id, "problem": prompt.problem,
                    "answer": prompt.answer, "source": prompt.source})
-  for name, values in (("problems", kept), ("rejects", rejects),
-                       ("counts", rows)):
-    _write_lines(os.path.join(options.out, f"{name}.jsonl"), values)
-  reasons: dict[str, int] = {}
-  for r in rejects:
-    reasons[r["reason"]] = reasons.get(r["reason"], 0) + 1
+  for name, values in (("problems", kept), ("counts", rows),
+                       ("rejects", map(dataclasses.asdict, rejects))):
+    output_files.write_jsonl(
+        os.path.join(options.out, f"{name}.jsonl"), values)
+  reasons = collections.Counter(r.reason for r in rejects)
   report = {"problems": len(rows), "kept": len(kept), "rejects": reasons,
             "options": dataclasses.asdict(options)}
-  with open(os.path.join(options.out, "report.json"), "w",
-            encoding="utf-8") as file:
-    json.dump(report, file, indent=2)
+  output_files.write_json(os.path.join(options.out, "report.json"), report)
   print(progress.table(["", "problems"], [
       ["sampled", str(len(rows))], ["kept", str(len(kept))],
       *([name, str(n)] for name, n in sorted(reasons.items()))]))
   print(json.dumps(report))
-
-
-def _write_lines(path: str, rows: Iterable[Mapping[str, Any]]) -> None:
-  with open(f"{path}.tmp", "w", encoding="utf-8") as file:
-    for row in rows:
-      file.write(json.dumps(row, ensure_ascii=False) + "\n")
-  os.replace(f"{path}.tmp", path)
 
 
 if __name__ == "__main__":

@@ -9,9 +9,9 @@ lists and our own form, each recognized by its fields. Writes OUT/problems.jsonl
 out) and OUT/report.json.
 """
 
+import collections
 from collections.abc import Iterable
 import dataclasses
-import json
 import os
 
 from experiments import config_flags
@@ -19,6 +19,7 @@ from rstar2_jax import config_fields
 from rstar2_jax import errors
 from rstar2_jax import progress
 from rstar2_jax.data import math_schemas
+from rstar2_jax.data import output_files
 from rstar2_jax.data import problem_filters
 from rstar2_jax.data import row_files
 
@@ -81,9 +82,7 @@ def _read(
 ) -> tuple[list[math_schemas.Problem], list[row_files.Reject]]:
   problems, rejects = [], []
   for name in inputs:
-    for row in row_files.read(name, split=split):
-      found = row if isinstance(row, row_files.Reject) else (
-          math_schemas.convert(row))
+    for found in math_schemas.read(name, split=split):
       if isinstance(found, row_files.Reject):
         rejects.append(found)
       else:
@@ -107,19 +106,14 @@ def _steps(options: Options, evals: list[str]):
 
 def _write(out, problems, rejects, counts, options) -> None:
   os.makedirs(out, exist_ok=True)
-  with open(os.path.join(out, "problems.jsonl"), "w", encoding="utf-8") as f:
-    for p in _with_ids(problems):
-      f.write(json.dumps(p, ensure_ascii=False) + "\n")
-  with open(os.path.join(out, "rejects.jsonl"), "w", encoding="utf-8") as f:
-    for r in rejects:
-      f.write(json.dumps(dataclasses.asdict(r), ensure_ascii=False) + "\n")
-  reasons: dict[str, int] = {}
-  for r in rejects:
-    reasons[r.reason] = reasons.get(r.reason, 0) + 1
+  output_files.write_jsonl(
+      os.path.join(out, "problems.jsonl"), _with_ids(problems))
+  output_files.write_jsonl(
+      os.path.join(out, "rejects.jsonl"), map(dataclasses.asdict, rejects))
+  reasons = collections.Counter(r.reason for r in rejects)
   report = {"left": dict(counts), "rejects": reasons,
             "options": dataclasses.asdict(options)}
-  with open(os.path.join(out, "report.json"), "w", encoding="utf-8") as f:
-    json.dump(report, f, indent=2)
+  output_files.write_json(os.path.join(out, "report.json"), report)
   print(progress.table(["left after", "problems"],
                        [[name, str(n)] for name, n in counts]))
   print()

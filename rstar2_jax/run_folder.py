@@ -31,6 +31,7 @@ from rstar2_jax import errors
 from rstar2_jax import progress
 from rstar2_jax import transcript
 from rstar2_jax import types
+from rstar2_jax.data import output_files
 
 # What may change when a run goes on: it does not change what is learned.
 _FREE = ("num_steps", "workdir", "name", "checkpoint.", "log.", "eval.",
@@ -255,18 +256,7 @@ class RunFolder:
 
   def _write(self, name: str, text: str, *, is_durable: bool = True) -> None:
     """Replaces a file as a whole; after a power cut too if durable."""
-    path = self._file(name)
-    try:
-      with open(f"{path}.new", "w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        if is_durable:
-          os.fsync(file.fileno())
-      os.replace(f"{path}.new", path)
-    except OSError:
-      with contextlib.suppress(OSError):
-        os.remove(f"{path}.new")
-      raise
+    output_files.write_text(self._file(name), text, is_durable=is_durable)
 
   def _lock(self, stack: contextlib.ExitStack) -> None:
     file = stack.enter_context(

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 import contextlib
-import dataclasses
 from typing import Any
 
 import aiohttp
@@ -92,7 +91,6 @@ class Workers:
     _check_alive(groups, "evaluation")
     return metrics, groups
 
-
   def sample(
       self, prompts: Sequence[types.Prompt], *, num_samples: int,
       on_done: Callable[[types.Trajectory], None],
@@ -103,17 +101,15 @@ class Workers:
     and hands on what is lost to infrastructure like the rest.
 
     Args:
-      prompts: problems; the draws of each depend on the seed, its source and
-        its id alone.
+      prompts: problems; the draws of each depend on the seed and its id
+        alone.
       num_samples: k, samples per problem.
       on_done: called in the rollout thread with each trajectory.
     """
     cfg = self._cfg
     self._collector.collect(
         prompts, group_size=num_samples, seed_parts=("samples", cfg.seed),
-        limits=dataclasses.replace(
-            self._limits, temperature=cfg.eval.temperature, top_p=1.0,
-            top_k=-1),
+        limits=heldout.untruncated(self._limits, cfg.eval.temperature),
         timeout_s=float("inf"), on_done=on_done)
 
   def grade_samples(

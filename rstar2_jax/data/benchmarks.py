@@ -71,7 +71,7 @@ def parse(text: str) -> tuple[str, str]:
     return name, f"hf:{HUB[name].name}"
   if name in ELSEWHERE:
     raise ValueError(f"{name}: {ELSEWHERE[name]}")
-  if name.endswith((".jsonl", ".json", ".parquet")):
+  if name.endswith(row_files.SUFFIXES):
     return name.rpartition("/")[2].rpartition(".")[0], name
   raise ValueError(
       f"unknown benchmark {name!r}; known are {', '.join(HUB)}; any other set"
@@ -86,8 +86,8 @@ def load(name: str, place: str) -> list[types.Prompt]:
     place: a file or hf:NAME, see `row_files.read`.
 
   Returns:
-    Prompts; `id` is NAME/ID, unique over benchmarks; `answer` is plain digits for integers and LaTeX otherwise, a
-    letter for multiple choice.
+    Prompts; `id` is NAME/ID, unique over benchmarks; `answer` is plain digits
+    for integers and LaTeX otherwise, a letter for multiple choice.
 
   Raises:
     ValueError: it cannot be read, or a row cannot be used: a benchmark counts

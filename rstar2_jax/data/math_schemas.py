@@ -11,7 +11,7 @@ A row is recognized by its fields. Sources and their fields:
 - Project Euler lists: `problem` or `description`, `answer`, a number or title.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 import dataclasses
 import re
 from typing import Any
@@ -51,6 +51,14 @@ class Problem:
   text: str
   answer: str
   source: str
+
+
+def read(
+    name: str, *, split: str = "train"
+) -> Iterator[Problem | row_files.Reject]:
+  """Problems of one input in order; takes and raises as `row_files.read`."""
+  for row in row_files.read(name, split=split):
+    yield row if isinstance(row, row_files.Reject) else convert(row)
 
 
 def convert(row: row_files.Row) -> Problem | row_files.Reject:

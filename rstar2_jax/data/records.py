@@ -13,6 +13,7 @@ import re
 from typing import Any
 
 from rstar2_jax import types
+from rstar2_jax.data import row_files
 
 _INTEGER = re.compile(r"[+-]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.0*)?")
 _USED_FIELDS = ("id", "problem", "question", "answer", "source", "level")
@@ -77,17 +78,7 @@ def read_hub(name: str, split: str) -> list[types.Prompt]:
     ValueError: the `datasets` package or the data set is not to be had, or a
       row cannot be used.
   """
-  try:
-    import datasets  # pylint: disable=g-import-not-at-top; optional
-  except ImportError:
-    raise ValueError(f"hf:{name}: needs the package 'datasets'; run pip install"
-                     " datasets, or give a .jsonl file") from None
-  try:
-    rows = datasets.load_dataset(name, split=split)
-  except Exception as e:  # pylint: disable=broad-exception-caught; of any kind
-    first_line = str(e).partition("\n")[0]
-    raise ValueError(f"hf:{name}: split {split!r} cannot be loaded"
-                     f" ({first_line}); check the name and the network") from e
+  rows = row_files.load_hub(name, split)
   prefix = name.rpartition("/")[2]
   return [to_prompt(row, where=f"hf:{name} row {i}",
                     default_id=f"{prefix}-{split}-{i}")

@@ -4,12 +4,13 @@ Nothing here stops at a bad row: it is handed on as a `Reject` with its place
 and reason, so that a filter can count it and nobody loses it in silence.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 import dataclasses
 import json
 import pathlib
 from typing import Any
 
+SUFFIXES = (".jsonl", ".json", ".parquet")
 _MAX_QUOTED_CHARS = 200
 
 
@@ -56,13 +57,12 @@ def read(name: str, *, split: str = "train") -> Iterator[Row | Reject]:
   if name.startswith("hf:"):
     return _read_hub(name.removeprefix("hf:"), split)
   path = pathlib.Path(name)
-  readers = {".jsonl": _read_jsonl, ".json": _read_json,
-             ".parquet": _read_parquet}
-  if path.suffix not in readers:
-    raise ValueError(f"{name}: must end in {', '.join(readers)} or be hf:NAME")
+  if path.suffix not in SUFFIXES:
+    raise ValueError(f"{name}: must end in {', '.join(SUFFIXES)} or be hf:NAME")
   if not path.is_file():
     raise ValueError(f"{name}: there is no such file")
-  return readers[path.suffix](path)
+  readers = (_read_jsonl, _read_json, _read_parquet)
+  return dict(zip(SUFFIXES, readers, strict=True))[path.suffix](path)
 
 
 def quote(value: Any) -> str:
@@ -117,7 +117,16 @@ def _read_parquet(path: pathlib.Path) -> Iterator[Row | Reject]:
     raise ValueError(f"{path}: no readable parquet ({quote(str(e))})") from e
 
 
-def _read_hub(name: str, split: str) -> Iterator[Row | Reject]:
+def load_hub(name: str, split: str) -> Iterable[Mapping[str, Any]]:
+  """Rows of a hub data set; needs a network.
+
+  Args:
+    name: OWNER/NAME, or OWNER/NAME:SUBSET where it has several.
+    split: of it, e.g. `train`.
+
+  Raises:
+    ValueError: the `datasets` package or the data set is not to be had.
+  """
   try:
     import datasets  # pylint: disable=g-import-not-at-top; optional
   except ImportError:
@@ -125,12 +134,15 @@ def _read_hub(name: str, split: str) -> Iterator[Row | Reject]:
                      " datasets, or give a .jsonl file") from None
   repository, _, subset = name.partition(":")
   try:
-    rows = datasets.load_dataset(repository, subset or None, split=split)
+    return datasets.load_dataset(repository, subset or None, split=split)
   except Exception as e:  # pylint: disable=broad-exception-caught; of any kind
     first_line = str(e).partition("\n")[0]
     raise ValueError(f"hf:{name}: split {split!r} cannot be loaded"
                      f" ({first_line}); check the name and the network") from e
-  for number, value in enumerate(rows, 1):
+
+
+def _read_hub(name: str, split: str) -> Iterator[Row | Reject]:
+  for number, value in enumerate(load_hub(name, split), 1):
     yield _row(value, f"hf:{name} row {number}")
 
 

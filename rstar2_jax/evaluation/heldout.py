@@ -52,10 +52,15 @@ def evaluate(
   """
   groups = collector.collect(
       prompts, group_size=num_samples, seed_parts=("heldout", seed),
-      limits=dataclasses.replace(
-          limits, temperature=temperature, top_p=1.0, top_k=-1),
+      limits=untruncated(limits, temperature),
       timeout_s=timeout_s, on_done=on_done)
   return summarize(groups, num_samples), groups
+
+
+def untruncated(limits: episode.Limits, temperature: float) -> episode.Limits:
+  """The same budgets at a temperature, with every token to choose from."""
+  return dataclasses.replace(
+      limits, temperature=temperature, top_p=1.0, top_k=-1)
 
 
 def summarize(

@@ -18,6 +18,7 @@ from typing import Any
 from rstar2_jax import errors
 from rstar2_jax import types
 from rstar2_jax.data import benchmarks
+from rstar2_jax.data import output_files
 from rstar2_jax.rewards import equality
 from rstar2_jax.rewards import grading
 
@@ -170,9 +171,8 @@ async def grade(
     return known[key]
 
   async def verdict(prompt, sample):
-    strict = None
-    if benchmarks.is_integer(prompt):
-      strict = bool(count_right(prompt, [sample])[0])
+    strict = (is_right(prompt, sample) if benchmarks.is_integer(prompt)
+              else None)
     if sample.answer is None:  # cut off, or no answer: wrong for both
       return strict, False
     return strict, await once(prompt, sample)
@@ -180,19 +180,10 @@ async def grade(
   return list(await asyncio.gather(*(verdict(p, s) for p, s in samples)))
 
 
-def count_right(
-    prompt: types.Prompt, samples: Sequence[Sample]
-) -> tuple[int, int]:
-  """Samples that the strict grader finds right, and all of them.
-
-  Args:
-    prompt: with an integer answer.
-    samples: of it.
-  """
-  right = sum(s.answer is not None
-              and grading.read_integer(s.answer) == prompt.answer
-              for s in samples)
-  return right, len(samples)
+def is_right(prompt: types.Prompt, sample: Sample) -> bool:
+  """The strict verdict on a sample of a prompt with an integer answer."""
+  return (sample.answer is not None
+          and grading.read_integer(sample.answer) == prompt.answer)
 
 
 def rewards(
@@ -217,10 +208,7 @@ def by_problem(
 def _check_settings(path: str, settings: Mapping[str, Any]) -> None:
   wanted = json.loads(json.dumps(settings))
   if not os.path.exists(path):
-    temporary = f"{path}.tmp"
-    with open(temporary, "w", encoding="utf-8") as file:
-      json.dump(wanted, file, indent=2)
-    os.replace(temporary, path)
+    output_files.write_json(path, wanted)
     return
   with open(path, encoding="utf-8") as file:
     found = json.load(file)
@@ -228,5 +216,5 @@ def _check_settings(path: str, settings: Mapping[str, Any]) -> None:
     if found.get(name) != wanted.get(name):
       raise errors.UserError(
           f"{os.path.dirname(path)}: its samples were made with"
-          f" {name}={found.get(name)}, now it is {wanted.get(name)}; use"
-          " another --label, or remove the folder")
+          f" {name}={found.get(name)}, now it is {wanted.get(name)}; give"
+          " another --label or --out, or remove the folder")
