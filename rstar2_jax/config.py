@@ -173,11 +173,14 @@ class LogConfig:
 
   trajectories_per_step: int = field(2, "Full trajectories kept per step as"
                                      " text.")
+  groups_per_step: int = field(2, "Whole groups kept per step as records, for"
+                               " `view` and `analyze`.")
   tensorboard: bool = field(True, "Write TensorBoard events.")
 
   def __post_init__(self):
-    _require(self.trajectories_per_step >= 0, "log.trajectories_per_step",
-             self.trajectories_per_step, "at least 0")
+    for name in ("trajectories_per_step", "groups_per_step"):
+      value = getattr(self, name)
+      _require(value >= 0, f"log.{name}", value, "at least 0")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

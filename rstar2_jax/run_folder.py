@@ -4,13 +4,14 @@
     flags.txt        the same as flags, for --flagfile
     session.json     command, versions and seconds of the last session
     metrics.jsonl    one line per step; also as TensorBoard events
-    trajectories/    some full trajectories per step as text
+    trajectories/    of each step some trajectories as text and some groups
+                     as records (data.trajectory_records)
     checkpoints/     Orbax: state and data position
     policy/          the last policy as a Hugging Face folder
     summary.json     the result; there exactly when the run has finished
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 import contextlib
 import dataclasses
 import errno
@@ -29,8 +30,6 @@ from typing import Any
 from rstar2_jax import config
 from rstar2_jax import errors
 from rstar2_jax import progress
-from rstar2_jax import transcript
-from rstar2_jax import types
 from rstar2_jax.data import output_files
 
 # What may change when a run goes on: it does not change what is learned.
@@ -213,33 +212,18 @@ class RunFolder:
         self._metrics = self._stack.enter_context(
             open(path, "a", encoding="utf-8"))
 
-  def write_trajectories(
-      self, step: int, groups: Sequence[types.TrajectoryGroup],
-      kept: Sequence[types.TrajectoryGroup] = (),
-  ) -> None:
-    """Writes the best and the worst of the step, and others if wanted.
+  def write_file(self, name: str, content: str | bytes) -> None:
+    """Writes a file of the run, as a whole; a power cut may lose it.
 
     Args:
-      step: 0-based.
-      groups: all of the step.
-      kept: what was trained on.
+      name: path below the folder; its own folder must be there.
+      content: text, or bytes as they are.
+
+    Raises:
+      errors.UserError: the disk is full.
     """
-    if not self._cfg.log.trajectories_per_step:
-      return
-    trained = {(t.prompt.id, t.sample)
-               for group in kept for t in group.trajectories}
-    graded = [t for g in groups for t in g.trajectories if t.reward is not None]
-    graded.sort(key=lambda t: (-t.reward, t.prompt.id, t.sample))
-    # Evenly over the order of reward: the first and the last are among them.
-    num = min(self._cfg.log.trajectories_per_step, len(graded))
-    chosen = [graded[i * (len(graded) - 1) // max(num - 1, 1)]
-              for i in range(num)]
-    texts = [
-        transcript.render(t, is_trained=(t.prompt.id, t.sample) in trained)
-        for t in chosen]
     with _disk_errors(self.path):
-      self._write(f"trajectories/step_{step:06d}.txt", "\n".join(texts),
-                  is_durable=False)
+      self._write(name, content, is_durable=False)
 
   def resume_hint(self, next_step: int) -> str:
     """How to go on with an interrupted run."""
@@ -254,9 +238,11 @@ class RunFolder:
   def _file(self, name: str) -> str:
     return os.path.join(self.path, name)
 
-  def _write(self, name: str, text: str, *, is_durable: bool = True) -> None:
+  def _write(
+      self, name: str, content: str | bytes, *, is_durable: bool = True
+  ) -> None:
     """Replaces a file as a whole; after a power cut too if durable."""
-    output_files.write_text(self._file(name), text, is_durable=is_durable)
+    output_files.write(self._file(name), content, is_durable=is_durable)
 
   def _lock(self, stack: contextlib.ExitStack) -> None:
     file = stack.enter_context(

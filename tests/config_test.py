@@ -98,6 +98,7 @@ def test_every_field_is_documented_and_of_an_allowed_type(group):
     ("optimizer.max_grad_norm", 0.0), ("batch.row_tokens", 0),
     ("mesh.data", 0), ("checkpoint.every_steps", 0), ("eval.num_samples", 0),
     ("eval.temperature", -0.1), ("log.trajectories_per_step", -1),
+    ("log.groups_per_step", -1),
     ("num_steps", -1), ("seed", -1), ("batch.row_tokens", 64),
 ])
 def test_a_wrong_value_names_its_flag(flag, value):

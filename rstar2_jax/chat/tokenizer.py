@@ -23,6 +23,8 @@ from rstar2_jax import types
 from rstar2_jax.chat import template
 from rstar2_jax.data import conversations
 
+_MAX_UTF8_BYTES = 4
+
 _Part = tuple[str, types.Source]
 _Ids = tuple[list[int], types.Source]
 
@@ -69,6 +71,7 @@ class Tokenizer:
     self._special_ids = frozenset(
         i for i, t in self._backend.get_added_tokens_decoder().items()
         if t.special)
+    self._pieces: dict[tuple[int, ...], str] = {}
     self._cuts: dict[str, tuple[int, int, list[int]] | None] = {}
 
   @classmethod
@@ -131,6 +134,30 @@ class Tokenizer:
   def decode(self, ids: Sequence[int]) -> str:
     """Text of ids, marks included; bytes that are not UTF-8 are replaced."""
     return self._backend.decode(list(ids), skip_special_tokens=False)
+
+  def pieces(self, ids: Sequence[int]) -> list[str]:
+    """Text of each id; joined, they are the text of all.
+
+    A character that is cut into several ids stands at the last of them, the
+    others are empty.
+    """
+    pieces: list[str] = []
+    pending: list[int] = []
+    for i, token_id in enumerate(ids, 1):
+      pending.append(token_id)
+      text = self._piece(tuple(pending))
+      is_cut = text.endswith("\ufffd") and len(pending) < _MAX_UTF8_BYTES
+      if is_cut and i < len(ids):
+        pieces.append("")
+      else:
+        pieces.append(text)
+        pending.clear()
+    return pieces
+
+  def _piece(self, ids: tuple[int, ...]) -> str:
+    if ids not in self._pieces:
+      self._pieces[ids] = self.decode(ids)
+    return self._pieces[ids]
 
   def render_prompt(self, problem: str) -> list[int]:
     """Ids of the first prompt, up to and with the first `<reason>`."""

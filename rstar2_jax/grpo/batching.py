@@ -39,12 +39,7 @@ def pack(
     raise ValueError(f"{len(trajectories)} trajectories but {len(advantages)}"
                      " advantages")
   names = [f"{t.prompt.id}/{t.sample}" for t in trajectories]
-  lengths = [sum(len(span.token_ids) for span in t.spans)
-             for t in trajectories]
-  order = sorted(
-      range(len(names)),
-      key=lambda i: (-lengths[i], trajectories[i].prompt.id,
-                     trajectories[i].sample))
+  lengths, order = _order(trajectories)
   rows, starts, num_rows = _place(
       lengths, order, names, row_tokens, rows_multiple)
   batch = _empty(num_rows, row_tokens)
@@ -61,6 +56,27 @@ def pack(
         batch.rollout_logprobs[rows[i], start:end] = span.logprobs
       start = end
   return batch
+
+
+def unpack_sampled(
+    values: np.ndarray, trajectories: Sequence[types.Trajectory]
+) -> list[np.ndarray]:
+  """Takes what belongs to sampled tokens back from packed rows.
+
+  Args:
+    values: [R, T], aligned to the rows that `pack` made of `trajectories`.
+    trajectories: N, in any order.
+
+  Returns:
+    For each trajectory the values of its sampled tokens, in their order.
+  """
+  names = [f"{t.prompt.id}/{t.sample}" for t in trajectories]
+  lengths, order = _order(trajectories)
+  rows, starts, _ = _place(lengths, order, names, values.shape[1], 1)
+  return [
+      values[row, start:start + length][np.array(t.loss_mask, bool)]
+      for t, row, start, length in zip(
+          trajectories, rows, starts, lengths, strict=True)]
 
 
 def pack_conversations(
@@ -100,6 +116,19 @@ def pack_conversations(
     batch.loss_mask[where] = mask
     batch.advantages[where] = mask
   return batch
+
+
+def _order(
+    trajectories: Sequence[types.Trajectory],
+) -> tuple[list[int], list[int]]:
+  """Lengths, and the order of placement: the longest first."""
+  lengths = [sum(len(span.token_ids) for span in t.spans)
+             for t in trajectories]
+  order = sorted(
+      range(len(lengths)),
+      key=lambda i: (-lengths[i], trajectories[i].prompt.id,
+                     trajectories[i].sample))
+  return lengths, order
 
 
 def _place(

@@ -134,11 +134,12 @@ class Learner:
       return self._sft(state.params, rows, sums=sums, counts=counts)
     return self._update(state, batch, step)
 
-  def logprobs(self, params: Any, batch: types.PackedBatch) -> np.ndarray:
-    """float32 [R, T]: log-probabilities at the sampling temperature."""
-    parts = [self._score(params, rows).logprobs
-             for rows in self._micro_batches(batch)]
-    return np.concatenate(jax.device_get(parts))[:len(batch.tokens)]
+  def scores(self, params: Any, batch: types.PackedBatch) -> losses.Scores:
+    """Logprobs and entropies at the sampling temperature, numpy [R, T]."""
+    parts = jax.device_get([self._score(params, rows)
+                            for rows in self._micro_batches(batch)])
+    return losses.Scores(*(np.concatenate(part)[:len(batch.tokens)]
+                           for part in zip(*parts, strict=True)))
 
   def _update(self, state, batch, step):
     sums = self._zeros(state.params), None

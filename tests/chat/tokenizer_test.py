@@ -250,3 +250,20 @@ def test_a_vocabulary_without_chatml_is_refused():
   backend = tokenizers.Tokenizer(models.BPE({"a": 0}, []))
   with pytest.raises(ValueError, match=r"no token <\|im_start\|>"):
     tokenizer_lib.Tokenizer(backend)
+
+
+@SETTINGS
+@hypothesis.given(TEXTS)
+def test_pieces_join_to_the_text(tokenizer, text):
+  ids = tokenizer.encode(text)
+  pieces = tokenizer.pieces(ids)
+  assert len(pieces) == len(ids)
+  assert "".join(pieces) == tokenizer.decode(ids)
+
+
+def test_a_character_of_several_ids_stands_at_the_last(tokenizer):
+  """Bytes F0 9F 98 80: four ids in a vocabulary that has no emoji."""
+  ids = tokenizer.encode("\N{GRINNING FACE}1")
+  assert tokenizer.pieces(ids) == ["", "", "", "\N{GRINNING FACE}", "1"]
+  # Cut off in the middle by the length limit.
+  assert "".join(tokenizer.pieces(ids[:2])) == tokenizer.decode(ids[:2])

@@ -19,8 +19,8 @@ def test_values_are_read_back(tmp_path):
 
 def test_the_old_file_stays_where_the_new_one_fails(tmp_path):
   path = tmp_path / "a.txt"
-  output_files.write_text(str(path), "old", is_durable=True)
+  output_files.write(str(path), "old", is_durable=True)
   (tmp_path / "a.txt.new").mkdir()
   with pytest.raises(OSError):
-    output_files.write_text(str(path), "new")
+    output_files.write(str(path), "new")
   assert path.read_text() == "old"

@@ -10,6 +10,8 @@ import pytest
 from experiments import config_flags
 from experiments import stage1
 from rstar2_jax import run_folder
+from rstar2_jax import types
+from rstar2_jax.data import trajectory_records
 from tests.sandbox_runner import servers
 
 _FILES = {"config.json", "flags.txt", "session.json", "metrics.jsonl",
@@ -50,10 +52,41 @@ def test_a_run_leaves_a_folder_to_read(finished):
     assert (summary["stage"], summary["steps"]) == (stage, steps)
     assert (run / "checkpoints" / str(steps)).is_dir()
     assert (run / "policy" / "tokenizer.json").exists()
-  texts = sorted((finished.run("stage1") / "trajectories").iterdir())
+  texts = sorted((finished.run("stage1") / "trajectories").glob("*.txt"))
   assert [path.name for path in texts] == [
       f"step_{i:06d}.txt" for i in range(20)]
   assert "[tool: success" in texts[0].read_text()
+
+
+def test_records_of_a_run_hold_what_the_learner_saw(finished):
+  """Both groups of every step; the learner agrees with the sampler."""
+  records = list(trajectory_records.read(
+      str(finished.run("stage1") / "trajectories")))
+  assert len(records) == 20 * 2 * 8
+  entropies = []
+  for r in records:
+    t = r.trajectory
+    # One version per update; a step whose groups had no signal made none.
+    version, = {s.policy_version for s in t.spans
+                if s.source is types.Source.POLICY}
+    assert version <= r.step
+    texts = ["".join(p) for p, s in zip(r.pieces, t.spans, strict=True)
+             if s.source is types.Source.POLICY]
+    assert all(said in whole for said, whole in zip(
+        t.turn_texts, texts, strict=True))
+    sampled = [x for s in t.spans for x in s.logprobs or ()]
+    np.testing.assert_allclose(r.learner_logprobs, sampled, atol=1e-4)
+    assert len(r.entropy) == len(sampled)
+    entropies += r.entropy
+    assert (r.advantage is not None) == (r.fate == "trained")
+  assert 0 <= min(entropies) and 0.01 < np.mean(entropies) < 6
+  trained = [r for r in records if r.fate == "trained"]
+  # Drawn by RoC: 4 of 8, with advantages whose sum is 0 in each group.
+  assert trained and len(trained) % 4 == 0
+  assert abs(sum(r.advantage for r in trained)) < 1e-5 * len(trained)
+  lines = [json.loads(line) for line in (
+      finished.run("stage1") / "metrics.jsonl").read_text().splitlines()]
+  assert sum(line["roc/groups_kept"] * 2 * 4 for line in lines) == len(trained)
 
 
 def test_flags_of_a_run_give_its_configuration(finished):

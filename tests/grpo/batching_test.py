@@ -149,3 +149,28 @@ def test_conversations_by_hand():
   np.testing.assert_array_equal(batch.advantages,
                                 [[0, 1, 1, 0, 1, 0], [0] * 6])
   assert not batch.rollout_logprobs.any()
+
+
+def test_what_was_packed_comes_back_in_the_order_asked():
+  """Rollout logprobs on the rows are those of the trajectories, each its own."""
+  rng = np.random.default_rng(0)
+  trajectories = []
+  for sample, length in enumerate(rng.integers(1, 12, 30)):
+    ids = tuple(range(length))
+    trajectories.append(types.Trajectory(
+        prompt=types.Prompt(id=f"p{sample % 3}", problem="", answer=""),
+        sample=sample, stop_reason=types.StopReason.ANSWERED, spans=(
+            types.Span(token_ids=(1, 2), source=types.Source.PROMPT),
+            types.Span(token_ids=ids, source=types.Source.POLICY,
+                       logprobs=tuple(-rng.random(length))),
+            types.Span(token_ids=(3,), source=types.Source.TOOL),
+            types.Span(token_ids=(4,), source=types.Source.POLICY,
+                       logprobs=(-float(sample),)))))
+  batch = batching.pack(
+      trajectories, np.zeros(30), row_tokens=16, rows_multiple=4)
+  order = rng.permutation(30)
+  shuffled = [trajectories[i] for i in order]
+  found = batching.unpack_sampled(batch.rollout_logprobs, shuffled)
+  for t, values in zip(shuffled, found, strict=True):
+    np.testing.assert_allclose(
+        values, [*t.spans[1].logprobs, *t.spans[3].logprobs], rtol=1e-6)

@@ -50,7 +50,7 @@ print(json.dumps({
     "loss": metrics["loss"], "grad_norm": metrics["grad_norm"],
     "sum": float(sum(np.abs(x).sum() for x in jax.tree.leaves(
         jax.device_get(state.params)))),
-    "logprobs": learner.logprobs(state.params, batch).tolist(),
+    "logprobs": learner.scores(state.params, batch).logprobs.tolist(),
     "shard": list(kernel.addressable_shards[0].data.shape),
     "moment": list(moment.addressable_shards[0].data.shape)}))
 """

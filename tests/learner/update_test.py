@@ -133,8 +133,8 @@ def test_rows_of_padding_alone_are_finite_and_move_nothing():
 
 def test_logprobs_do_not_depend_on_packing():
   made, state = learner(rows=2)
-  alone = made.logprobs(state.params, pack(ONE_EACH, 12))
-  packed = made.logprobs(state.params, pack(PACKED, 15))
+  alone = made.scores(state.params, pack(ONE_EACH, 12)).logprobs
+  packed = made.scores(state.params, pack(PACKED, 15)).logprobs
   np.testing.assert_allclose(packed[0, :12], alone[2, :12], atol=1e-5)
   np.testing.assert_allclose(packed[0, 12:15], alone[3, :3], atol=1e-5)
   assert packed.shape == (4, 15)
@@ -143,9 +143,9 @@ def test_logprobs_do_not_depend_on_packing():
 def test_good_trajectories_become_likelier_and_bad_ones_less_likely():
   made, state = learner()
   batch = pack(ONE_EACH, 12)
-  before = made.logprobs(state.params, batch)
+  before = made.scores(state.params, batch).logprobs
   state, _ = made.update(state, batch)
-  change = (made.logprobs(state.params, batch) - before) * batch.loss_mask
+  change = (made.scores(state.params, batch).logprobs - before) * batch.loss_mask
   signs = np.sign([advantage for _, _, advantage, _ in sequences()])
   assert (np.sign(change.sum(axis=1)) == signs).mean() > 0.8
 
