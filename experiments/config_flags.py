@@ -51,17 +51,20 @@ def run(main: Callable[[config.Config], Any], configs: Configs) -> None:
 
 def run_with_options(
     main: Callable[[Any, list[str]], Any], options: type,
-    configs: Configs | None = None,
+    configs: Configs | None = None, *, operands: str = "",
 ) -> None:
   """Like `run`, for a command with flags of its own.
 
   Args:
     main: called with an `options` and the arguments that are not its own,
-      program first, as `build` takes them.
+      program first, as `build` takes them; where there are operands, with
+      these alone.
     options: frozen dataclass of the command's own flags, fields made by
       `config_fields.field`.
     configs: of the experiment whose flags it passes on; None: it has no flags
       but its own.
+    operands: what it takes besides flags, at least one, e.g. "a run folder";
+      empty: nothing. Goes without `configs`.
   """
   if _is_help_asked(sys.argv):
     doc = sys.modules["__main__"].__doc__ or ""
@@ -70,10 +73,22 @@ def run_with_options(
     sys.exit(0)
   with _exit_codes():
     own, rest = split(sys.argv, options)
-    if not configs and rest[1:]:
-      known = [field.name for field in dataclasses.fields(options)]
-      raise errors.UserError(_unknown(rest[1].lstrip("-"), known))
+    if not configs:
+      rest = _operands(rest, operands, options)
     main(own, rest)
+
+
+def _operands(
+    rest: Sequence[str], operands: str, options: type
+) -> list[str]:
+  """Arguments that are no flags, where some are to be given."""
+  wrong = [a for a in rest[1:] if not operands or a.startswith("-")]
+  if wrong:
+    known = [field.name for field in dataclasses.fields(options)]
+    raise errors.UserError(_unknown(wrong[0].lstrip("-"), known))
+  if operands and not rest[1:]:
+    raise errors.UserError(f"name {operands}; see --help")
+  return list(rest[1:]) if operands else list(rest)
 
 
 def split(argv: Sequence[str], options: type) -> tuple[Any, list[str]]:
@@ -86,6 +101,7 @@ def split(argv: Sequence[str], options: type) -> tuple[Any, list[str]]:
   hints = typing.get_type_hints(options)
   for name, hint in hints.items():
     _define(name, hint, flag_values)
+  flag_values.set_gnu_getopt(True)  # flags may stand after what is no flag
   with _flag_errors(list(hints)):
     rest = flag_values(list(argv), known_only=True)
   try:
