@@ -8,7 +8,6 @@ run again, one that was cut goes on from its checkpoint.
 from collections.abc import Callable, Mapping, Sequence
 import concurrent.futures
 import dataclasses
-import json
 import os
 import re
 import shlex
@@ -188,14 +187,9 @@ def _read_runs(jobs: Sequence[Job]) -> list[arms_report.Run]:
   """The jobs whose runs have ended, by seed and in the order of the jobs."""
   return [arms_report.Run(job.name, job.seed,
                           run_folder.read_summary(job.path),
-                          _read_steps(job.path))
+                          run_folder.read_metrics(job.path))
           for job in sorted(jobs, key=lambda job: job.seed)
           if run_folder.is_finished(job.path)]
-
-
-def _read_steps(path: str) -> list[dict[str, float]]:
-  with open(os.path.join(path, "metrics.jsonl"), encoding="utf-8") as file:
-    return [json.loads(line) for line in file]
 
 
 def report(

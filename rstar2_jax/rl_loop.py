@@ -18,6 +18,7 @@ from rstar2_jax import run_folder
 from rstar2_jax import selection
 from rstar2_jax import stage_report
 from rstar2_jax import trajectory_log
+from rstar2_jax.reports import alarms
 from rstar2_jax.rollout import statistics
 
 
@@ -75,9 +76,12 @@ def train(cfg: config.Config, *, start: str) -> dict[str, Any]:
 
       folder.write_metrics(step, {
           "rollout": statistics.summarize(
-              [t for g in groups for t in g.trajectories]),
+              [t for g in groups for t in g.trajectories]) | {
+                  "kv_use": workers.take_peak_kv_use()},
           "roc": selection.roc_metrics(groups, kept),
           "learner": metrics, "time": clock.laps_s()})
+      for alarm in alarms.starting(run_folder.read_metrics(folder.path)):
+        progress.say(f"step {alarm.step}: {alarm.text}")
       if stop.requested or stage.is_checkpoint_step(step):
         stage.save(state, step + 1)
       if stop.requested:

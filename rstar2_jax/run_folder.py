@@ -6,6 +6,7 @@
     metrics.jsonl    one line per step; also as TensorBoard events
     trajectories/    of each step some trajectories as text and some groups
                      as records (data.trajectory_records)
+    report.html      see `experiments.report`; there when the run has ended
     checkpoints/     Orbax: state and data position
     policy/          the last policy as a Hugging Face folder
     summary.json     the result; there exactly when the run has finished
@@ -72,6 +73,44 @@ def read_summary(path: str) -> dict[str, Any]:
       return json.load(file)
   except (OSError, ValueError) as e:
     raise errors.UserError(f"{path} is no finished run ({e})") from e
+
+
+def read_metrics(path: str) -> list[dict[str, float | None]]:
+  """The lines of metrics.jsonl so far, in order; None stands for no number.
+
+  Raises:
+    errors.UserError: there is no run in `path`.
+  """
+  try:
+    with open(os.path.join(path, "metrics.jsonl"), encoding="utf-8") as file:
+      lines = file.read().splitlines(keepends=True)
+  except OSError as e:
+    raise errors.UserError(f"{path} is no run folder ({e.strerror})") from e
+  # The last line may be torn, by a kill or because it is just being written.
+  return [json.loads(line) for line in lines if _is_before(line, sys.maxsize)]
+
+
+def read_flags(path: str) -> dict[str, Any]:
+  """Every field of a run's configuration, by its flag's name.
+
+  Raises:
+    errors.UserError: there is no run in `path`.
+  """
+  return _flat(_read_json(path, "config.json"))
+
+
+def read_session(path: str) -> dict[str, Any]:
+  """Command, versions and seconds of the last session; see `read_flags`."""
+  return _read_json(path, "session.json")
+
+
+def _read_json(path: str, name: str) -> dict[str, Any]:
+  try:
+    with open(os.path.join(path, name), encoding="utf-8") as file:
+      return json.load(file)
+  except (OSError, ValueError) as e:
+    raise errors.UserError(
+        f"{path} is no run folder (no readable {name})") from e
 
 
 def differences(

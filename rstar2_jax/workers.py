@@ -74,6 +74,10 @@ class Workers:
     _check_alive(groups, f"step {step}")
     return groups
 
+  def take_peak_kv_use(self) -> float:
+    """Highest share of the servers' KV reserved since last asked."""
+    return self._collector.scheduler.take_peak_use()
+
   def evaluate(
       self, prompts: Sequence[types.Prompt],
       on_done: Callable[[types.Trajectory], None] = lambda _: None,

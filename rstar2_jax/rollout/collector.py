@@ -10,6 +10,7 @@ import asyncio
 import collections
 from collections.abc import Callable, Coroutine, Sequence
 import concurrent.futures
+import dataclasses
 import threading
 import time
 from typing import Any
@@ -148,6 +149,9 @@ class Collector:
               token_ids=tuple(prompt_ids), source=types.Source.PROMPT),),
           stop_reason=types.StopReason.INFRA_ERROR)
     if not trajectory.is_masked_out:
+      begin_s = time.monotonic()
       trajectory = self._grade(trajectory)
+      trajectory = dataclasses.replace(trajectory, timings={
+          **trajectory.timings, "grade_s": time.monotonic() - begin_s})
     on_done(trajectory)
     return trajectory

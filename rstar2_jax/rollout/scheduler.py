@@ -43,6 +43,12 @@ class Scheduler:
     self.servers = list(servers)
     self._queue: collections.deque[tuple[int, asyncio.Future]] = (
         collections.deque())
+    self._peak_use = 0.0
+
+  def take_peak_use(self) -> float:
+    """Highest share of all servers' KV that was reserved since last asked."""
+    peak, self._peak_use = self._peak_use, self._use()
+    return peak
 
   @property
   def queue_length(self) -> int:
@@ -102,7 +108,12 @@ class Scheduler:
       self._queue.popleft()
       server.reserved += num_tokens
       server.num_running += 1
+      self._peak_use = max(self._peak_use, self._use())
       future.set_result(server)
+
+  def _use(self) -> float:
+    return (sum(s.reserved for s in self.servers)
+            / sum(s.kv_capacity for s in self.servers))
 
   def _roomiest(self) -> Server | None:
     healthy = [s for s in self.servers if s.is_healthy]

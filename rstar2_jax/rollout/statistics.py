@@ -21,8 +21,9 @@ def summarize(trajectories: Sequence[types.Trajectory]) -> dict[str, float]:
     trajectories: any number, graded but for the masked-out ones.
 
   Returns:
-    Means (`reward`, `response_tokens`, `turns`, `tool_calls`, and
-    `tool_wall_ms` per call), ratios (`tool_error_ratio` and the same in correct
+    Means (`reward`, `response_tokens`, `turns`, `tool_calls`; seconds that a
+    trajectory spent, `sample_s`, `tool_s`, `grade_s`; per call `tool_wall_ms`
+    and `tool_queue_ms`), ratios (`tool_error_ratio` and the same in correct
     and incorrect trajectories, `truncated`, `stop/REASON`,
     `tool_status/STATUS`) and counts (`trajectories`, `masked_out`,
     `sampled_tokens`). A mean over nothing is left out, not zero.
@@ -44,9 +45,14 @@ def summarize(trajectories: Sequence[types.Trajectory]) -> dict[str, float]:
       "truncated": _mean(
           t.stop_reason is types.StopReason.MAX_TOKENS for t in graded),
   }
+  for name in ("sample_s", "tool_s", "grade_s"):
+    seconds = [t.timings[name] for t in graded if name in t.timings]
+    if seconds:
+      metrics[name] = _mean(seconds)
   results = [r for t in graded for r in t.tool_results]
   if results:
     metrics["tool_wall_ms"] = _mean(r.wall_ms for r in results)
+    metrics["tool_queue_ms"] = _mean(r.queue_ms for r in results)
   metrics |= _ratio("tool_error_ratio", graded)
   metrics |= _ratio("tool_error_ratio_correct",
                     [t for t in graded if t.reward > 0])

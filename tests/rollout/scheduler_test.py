@@ -79,3 +79,17 @@ def test_unhealthy_server_takes_nothing():
       assert server.name == "s0"
 
   asyncio.run(main())
+
+
+def test_peak_use_is_the_highest_share_reserved_since_asked():
+  async def run():
+    servers = [scheduler.Server(name=n, client=None, kv_capacity=100)
+               for n in "ab"]
+    queue = scheduler.Scheduler(servers)
+    async with queue.admit(60), queue.admit(40):
+      pass
+    async with queue.admit(20):
+      peaks = [queue.take_peak_use(), queue.take_peak_use()]
+    return [*peaks, queue.take_peak_use(), queue.take_peak_use()]
+
+  assert asyncio.run(run()) == [0.5, 0.1, 0.1, 0.0]

@@ -1,5 +1,7 @@
 """Metrics of a batch, each computed by hand."""
 
+import dataclasses
+
 import pytest
 
 from rstar2_jax import types
@@ -49,6 +51,7 @@ def test_summary():
       "tool_calls": 1.25,  # 5 / 4
       "truncated": 0.25,
       "tool_wall_ms": 14.0,  # (10 + 40 + 10 + 10 + 0) / 5
+      "tool_queue_ms": 0.0,
       "tool_error_ratio": 0.4,  # timeout and malformed call of 5
       "tool_error_ratio_correct": 0.5,  # 1 of 2
       "tool_error_ratio_incorrect": pytest.approx(1 / 3),
@@ -107,3 +110,13 @@ def test_reward_by_source():
       "a": 0.5, "all": 1.0, "b": 0.5}
   assert statistics.by_source([]) == {}
   assert statistics.by_source(BATCH[4:]) == {}
+
+
+def test_seconds_are_means_over_the_trajectories_that_have_them():
+  timed = [dataclasses.replace(t, timings={"tool_s": s, "wall_s": 9.0})
+           for t, s in zip(BATCH[:2], (1.0, 2.0), strict=True)]
+  # The broken one counts in no mean.
+  broken = dataclasses.replace(BATCH[4], timings={"tool_s": 100.0})
+  metrics = statistics.summarize([*timed, BATCH[2], broken])
+  assert metrics["tool_s"] == 1.5
+  assert "sample_s" not in metrics and "wall_s" not in metrics
