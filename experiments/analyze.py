@@ -16,11 +16,9 @@ import os
 import random
 
 from experiments import config_flags
+from experiments import run_pages
 from rstar2_jax import config_fields
-from rstar2_jax import errors
 from rstar2_jax import progress
-from rstar2_jax.data import output_files
-from rstar2_jax.data import trajectory_records
 from rstar2_jax.evaluation import entropy
 from rstar2_jax.reports import entropy_report
 
@@ -52,20 +50,13 @@ class Options:
 
 def main(options: Options, runs: list[str]) -> None:
   """Writes the page and prints the tables."""
-  if len(runs) > 1:
-    raise errors.UserError(f"one run at a time, not {' '.join(runs)}")
-  run, = runs
+  run = run_pages.only(runs)
   tokens, num_trajectories = _tokens(run, options)
   output = options.output or os.path.join(run, "entropy.html")
-  name = os.path.basename(os.path.normpath(run))
   note = (f"{num_trajectories} trajectories, {len(tokens)} sampled tokens; the"
           f" top {100 * options.top:g} % of each by entropy are uncertain")
-  try:
-    output_files.write(output, entropy_report.render(
-        tokens, title=f"{name}: entropy", note=note))
-  except OSError as e:
-    raise errors.UserError(
-        f"--output={output}: cannot be written ({e.strerror})") from e
+  run_pages.write(output, entropy_report.render(
+      tokens, title=run_pages.title(run, "entropy"), note=note))
   print(f"{note}\n\n" + progress.table(
       entropy_report.SEGMENT_HEAD, entropy_report.segment_rows(tokens)))
   for heading, segment in (("forking", entropy.Segment.REASONING),
@@ -82,20 +73,15 @@ def main(options: Options, runs: list[str]) -> None:
 
 
 def _tokens(run: str, options: Options) -> tuple[list[entropy.Token], int]:
-  folder = os.path.join(run, "trajectories")
-  records = [r for r in trajectory_records.read(
-      folder, first_step=options.first_step,
-      last_step=None if options.last_step < 0 else options.last_step)
-             if r.entropy]
+  records = [r for r in run_pages.records(
+      run, options.first_step, options.last_step) if r.entropy]
   if 0 < options.trajectories < len(records):
     records = random.Random(options.seed).sample(
         records, options.trajectories)
   tokens = entropy.tokens(
       records, top=options.top, after_tool=options.after_tool)
   if not tokens:
-    raise errors.UserError(
-        f"{folder}: no records of these steps; runs write them where"
-        " --log.groups_per_step is over 0")
+    raise run_pages.no_records(run)
   return tokens, len(records)
 
 

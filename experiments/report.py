@@ -15,10 +15,9 @@ import os
 from typing import Any
 
 from experiments import config_flags
+from experiments import run_pages
 from rstar2_jax import config_fields
-from rstar2_jax import errors
 from rstar2_jax import run_folder
-from rstar2_jax.data import output_files
 from rstar2_jax.reports import run_report
 
 # Not a setting but an identity.
@@ -40,11 +39,7 @@ def main(options: Options, paths: list[str]) -> None:
   folder = first if len(paths) == 1 else os.path.dirname(first)
   output = options.output or os.path.join(folder, "report.html")
   runs = _read(paths)
-  try:
-    output_files.write(output, run_report.render(runs))
-  except OSError as e:
-    raise errors.UserError(
-        f"--output={output}: cannot be written ({e.strerror})") from e
+  run_pages.write(output, run_report.render(runs))
   print(f"report: {output}")
 
 

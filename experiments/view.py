@@ -13,10 +13,8 @@ import itertools
 import os
 
 from experiments import config_flags
+from experiments import run_pages
 from rstar2_jax import config_fields
-from rstar2_jax import errors
-from rstar2_jax.data import output_files
-from rstar2_jax.data import trajectory_records
 from rstar2_jax.reports import trajectory_viewer
 
 _field = config_fields.field
@@ -41,29 +39,17 @@ class Options:
 
 def main(options: Options, runs: list[str]) -> None:
   """Writes the page and says where it is."""
-  if len(runs) > 1:
-    raise errors.UserError(f"one run at a time, not {' '.join(runs)}")
-  run, = runs
-  folder = os.path.join(run, "trajectories")
-  records = trajectory_records.read(
-      folder, first_step=options.first_step,
-      last_step=None if options.last_step < 0 else options.last_step)
+  run = run_pages.only(runs)
+  records = run_pages.records(run, options.first_step, options.last_step)
   shown = list(itertools.islice(records, options.max_trajectories))
   if not shown:
-    raise errors.UserError(
-        f"{folder}: no records of these steps; runs write them where"
-        " --log.groups_per_step is over 0")
+    raise run_pages.no_records(run)
   if next(records, None) is not None:
     print(f"only the first {len(shown)} trajectories, up to step"
           f" {shown[-1].step}; see --first_step and --max_trajectories")
   output = options.output or os.path.join(run, "trajectories.html")
-  name = os.path.basename(os.path.normpath(run))
-  try:
-    output_files.write(
-        output, trajectory_viewer.render(shown, title=f"{name}: trajectories"))
-  except OSError as e:
-    raise errors.UserError(
-        f"--output={output}: cannot be written ({e.strerror})") from e
+  run_pages.write(output, trajectory_viewer.render(
+      shown, title=run_pages.title(run, "trajectories")))
   print(f"{len(shown)} trajectories: {output}")
 
 

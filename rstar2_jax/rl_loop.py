@@ -47,6 +47,9 @@ def train(cfg: config.Config, *, start: str) -> dict[str, Any]:
         predecessor=None if cfg.optimizer.reset else start)
     folder.truncate_metrics(first_step)
     workers.push(state.params, policy_version=first_step)
+    watch = alarms.Watch()
+    for line in run_folder.read_metrics(folder.path):
+      watch.add(line)
     log = trajectory_log.TrajectoryLog(cfg, folder, stage)
 
     num_prompts = cfg.rollout.prompts_per_step
@@ -74,13 +77,13 @@ def train(cfg: config.Config, *, start: str) -> dict[str, Any]:
       else:
         progress.say(f"step {step}: every group had equal rewards; no update")
 
-      folder.write_metrics(step, {
+      line = folder.write_metrics(step, {
           "rollout": statistics.summarize(
               [t for g in groups for t in g.trajectories]) | {
                   "kv_use": workers.take_peak_kv_use()},
           "roc": selection.roc_metrics(groups, kept),
           "learner": metrics, "time": clock.laps_s()})
-      for alarm in alarms.starting(run_folder.read_metrics(folder.path)):
+      for alarm in watch.add(line):
         progress.say(f"step {alarm.step}: {alarm.text}")
       if stop.requested or stage.is_checkpoint_step(step):
         stage.save(state, step + 1)

@@ -87,7 +87,7 @@ def read_metrics(path: str) -> list[dict[str, float | None]]:
   except OSError as e:
     raise errors.UserError(f"{path} is no run folder ({e.strerror})") from e
   # The last line may be torn, by a kill or because it is just being written.
-  return [json.loads(line) for line in lines if _is_before(line, sys.maxsize)]
+  return [step for line in lines if (step := _parse(line)) is not None]
 
 
 def read_flags(path: str) -> dict[str, Any]:
@@ -220,8 +220,8 @@ class RunFolder:
 
   def write_metrics(
       self, step: int, groups: Mapping[str, Mapping[str, float]]
-  ) -> None:
-    """Appends one line.
+  ) -> dict[str, float | None]:
+    """Appends one line and returns it, as `read_metrics` would.
 
     Args:
       step: 0-based.
@@ -230,13 +230,15 @@ class RunFolder:
     flat = {f"{group}/{name}": value for group, metrics in groups.items()
             for name, value in metrics.items()}
     # JSON has no NaN: null says that there is no number.
-    line = {k: float(v) if math.isfinite(v) else None for k, v in flat.items()}
+    line = {"step": step, **{
+        k: float(v) if math.isfinite(v) else None for k, v in flat.items()}}
     with _disk_errors(self.path):
-      self._metrics.write(json.dumps({"step": step, **line}) + "\n")
+      self._metrics.write(json.dumps(line) + "\n")
       self._metrics.flush()
       self._write_session()
       if self._cfg.log.tensorboard:
         self._write_events(step, flat)
+    return line
 
   def truncate_metrics(self, first_step: int) -> None:
     """Drops lines of steps that will be done again, and a torn last line."""
@@ -373,10 +375,17 @@ def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _is_before(line: str, step: int) -> bool:
+  value = _parse(line)
+  return value is not None and value["step"] < step
+
+
+def _parse(line: str) -> dict[str, Any] | None:
+  """A line of metrics.jsonl; None if it is torn."""
   try:
-    return line.endswith("\n") and json.loads(line)["step"] < step
+    value = json.loads(line)
+    return value if line.endswith("\n") and value["step"] >= 0 else None
   except (ValueError, KeyError, TypeError):
-    return False
+    return None
 
 
 def _json(value: Any) -> str:

@@ -82,37 +82,48 @@ def fates(
   trajectories = [t for group in kept for t in group.trajectories]
   advantage_of = {_identity(t): value for t, value
                   in zip(trajectories, values, strict=True)}
-  return [[(fate, advantage_of[_identity(t)] if fate is _Fate.TRAINED else None)
-           for t in group.trajectories
-           for fate in [_fate(t, group, advantage_of, cfg)]]
-          for group in groups]
+  return [_group_fates(group, advantage_of, cfg) for group in groups]
 
 
-def _fate(
-    t: types.Trajectory, group: types.TrajectoryGroup, advantage_of, cfg
-) -> _Fate:
-  if t.is_masked_out:
-    return _Fate.LOST
-  if _identity(t) in advantage_of:
-    return _Fate.TRAINED if _is_in_loss(t, cfg) else _Fate.OVERLONG
-  if any(_identity(other) in advantage_of for other in group.trajectories):
-    return _Fate.NOT_DRAWN
+def _group_fates(
+    group: types.TrajectoryGroup, advantage_of, cfg: config.Config
+) -> list[tuple[_Fate, float | None]]:
+  values = [advantage_of.get(_identity(t)) for t in group.trajectories]
+  left_out = (None if any(v is not None for v in values)
+              else _reason(group, cfg))
+  fates_of_group = []
+  for t, value in zip(group.trajectories, values, strict=True):
+    if t.is_masked_out:
+      fate = _Fate.LOST
+    elif value is not None:
+      fate = _Fate.TRAINED if _is_in_loss(t, cfg) else _Fate.OVERLONG
+    else:
+      fate = left_out or _Fate.NOT_DRAWN
+      # What is left may have signal and still be all over-long.
+      if fate is _Fate.NO_SIGNAL_LEFT and not _is_in_loss(t, cfg):
+        fate = _Fate.OVERLONG
+    fates_of_group.append((fate, value if fate is _Fate.TRAINED else None))
+  return fates_of_group
+
+
+def _reason(group: types.TrajectoryGroup, cfg: config.Config) -> _Fate:
+  """Why nothing of a group was kept."""
   if not roc.drop_constant(reward.take_off_tool_errors(
       [group], cfg.reward.tool_error_penalty)):
     return _Fate.NO_SIGNAL
-  alive = sum(not other.is_masked_out for other in group.trajectories)
+  alive = sum(not t.is_masked_out for t in group.trajectories)
   if cfg.roc.enabled and alive < cfg.roc.keep:
     return _Fate.TOO_FEW
-  # What is left may have signal and still be all over-long.
-  return _Fate.NO_SIGNAL_LEFT if _is_in_loss(t, cfg) else _Fate.OVERLONG
+  return _Fate.NO_SIGNAL_LEFT
 
 
 def _identity(t: types.Trajectory) -> tuple:
   """Equal for a trajectory and its copy with another reward.
 
-  Ids alone are not: a small data set repeats a prompt within a step.
+  Ids alone are not: a small data set repeats a prompt within a step. A copy
+  shares its spans, and their place in memory is told without reading them.
   """
-  return t.prompt.id, t.sample, t.spans
+  return t.prompt.id, t.sample, id(t.spans)
 
 
 def _advantages(

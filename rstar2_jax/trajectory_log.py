@@ -60,9 +60,8 @@ class TrajectoryLog:
       self, step: int, groups, kept, num: int, params: Any
   ) -> list[trajectory_records.Record]:
     """Of `num` groups, evenly over the step whatever became of them."""
-    fates = selection.fates(groups, kept, self._cfg)
-    chosen = [i * len(groups) // num for i in range(num)]
-    trajectories = [t for i in chosen for t in groups[i].trajectories]
+    chosen = [groups[i * len(groups) // num] for i in range(num)]
+    trajectories = [t for group in chosen for t in group.trajectories]
     logprobs, entropies = self._scores(trajectories, params)
     return [
         trajectory_records.Record(
@@ -74,7 +73,7 @@ class TrajectoryLog:
             learner_logprobs=tuple(logprob), entropy=tuple(entropy))
         for t, (fate, advantage), logprob, entropy in zip(
             trajectories, itertools.chain.from_iterable(
-                fates[i] for i in chosen),
+                selection.fates(chosen, kept, self._cfg)),
             logprobs, entropies, strict=True)]
 
   def _scores(self, trajectories, params) -> list[list[list[float]]]:

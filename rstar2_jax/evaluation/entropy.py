@@ -101,8 +101,12 @@ def tokens(
 
 def by_segment(all_tokens: Sequence[Token]) -> list[Share]:
   """Of each segment that occurs, in the order of Segment."""
-  return [_share(s, [t for t in all_tokens if t.segment is s], all_tokens)
-          for s in Segment if any(t.segment is s for t in all_tokens)]
+  groups = collections.defaultdict(list)
+  for t in all_tokens:
+    groups[t.segment].append(t)
+  num_top = sum(t.is_top for t in all_tokens)
+  return [_share(s, groups[s], len(all_tokens), num_top)
+          for s in Segment if s in groups]
 
 
 def by_text(
@@ -123,7 +127,9 @@ def by_text(
   for t in all_tokens:
     if t.segment is segment:
       groups[t.text].append(t)
-  shares = [_share(text, group, all_tokens) for text, group in groups.items()]
+  num_top = sum(t.is_top for t in all_tokens)
+  shares = [_share(text, group, len(all_tokens), num_top)
+            for text, group in groups.items()]
   shares = [share for share in shares if share.num_top]
   return sorted(shares, key=lambda s: (-s.num_top, -s.mean_entropy, s.name)
                 )[:num]
@@ -139,9 +145,11 @@ def by_offset(
     after_error: of responses to failed calls, or to those that ran.
     length: how many offsets; NaN where there is no token.
   """
-  return [_mean([t.entropy for t in all_tokens
-                 if t.offset == i and t.after_error is after_error])
-          for i in range(length)]
+  groups = collections.defaultdict(list)
+  for t in all_tokens:
+    if t.after_error is after_error:
+      groups[t.offset].append(t.entropy)
+  return [_mean(groups[i]) for i in range(length)]
 
 
 def by_step(
@@ -200,13 +208,12 @@ def _segments(pieces: Sequence[str]) -> list[Segment]:
 
 
 def _share(
-    name: str, group: Sequence[Token], everything: Sequence[Token]
+    name: str, group: Sequence[Token], num_all: int, num_all_top: int
 ) -> Share:
   num_top = sum(t.is_top for t in group)
   return Share(
       str(name), len(group), _mean([t.entropy for t in group]), num_top,
-      len(group) / len(everything),
-      num_top / max(1, sum(t.is_top for t in everything)))
+      len(group) / num_all, num_top / max(1, num_all_top))
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -4,6 +4,7 @@ Each rule is one row below: a metric, when it is alarming, and what to do. Means
 are over the last five values, so that no single step rings.
 """
 
+import collections
 from collections.abc import Mapping, Sequence
 import dataclasses
 
@@ -82,44 +83,59 @@ class Alarm:
   text: str
 
 
-def starting(steps: Steps) -> list[Alarm]:
-  """Alarms that begin with the last step: on now, and not a step before.
+class Watch:
+  """Follows a run step by step."""
+
+  def __init__(self):
+    """Before the first step."""
+    self._states = [_State() for _ in RULES]
+
+  def add(self, step: Mapping[str, float | None]) -> list[Alarm]:
+    """Alarms that begin with a step: on now, and not a step before.
+
+    Args:
+      step: the next line of metrics.jsonl.
+    """
+    found = []
+    for rule, state in zip(RULES, self._states, strict=True):
+      value = _value(rule.metric, step)
+      if value is None:
+        continue  # passed over
+      was_on = state.is_on
+      mean = state.add(value, rule)
+      if state.is_on and not was_on:
+        found.append(Alarm(int(step["step"] or 0), rule.metric, mean,
+                           f"{rule.metric} = {mean:.3g}: {rule.text}"))
+    return found
+
+
+def all_of(steps: Steps) -> list[Alarm]:
+  """Every alarm of a run, in order of step.
 
   Args:
     steps: lines of metrics.jsonl, in order, from the first step on.
   """
-  if not steps:
-    return []
-  return [_alarm(rule, steps) for rule in RULES
-          if _is_on(rule, steps) and not _is_on(rule, steps[:-1])]
+  watch = Watch()
+  return [alarm for step in steps for alarm in watch.add(step)]
 
 
-def all_of(steps: Steps) -> list[Alarm]:
-  """Every alarm of a run, in order of step; see `starting`."""
-  return [alarm for end in range(1, len(steps) + 1)
-          for alarm in starting(steps[:end])]
+class _State:
+  """Of one rule: its last values, the highest mean, whether it holds."""
 
+  def __init__(self):
+    self.is_on = False
+    self._values: collections.deque[float] = collections.deque(maxlen=_WINDOW)
+    self._highest = -_INFINITY
 
-def _alarm(rule: Rule, steps: Steps) -> Alarm:
-  value = _means(rule.metric, steps)[-1]
-  return Alarm(int(steps[-1]["step"] or 0), rule.metric, value,
-               f"{rule.metric} = {value:.3g}: {rule.text}")
-
-
-def _is_on(rule: Rule, steps: Steps) -> bool:
-  means = _means(rule.metric, steps)
-  if not means:
-    return False
-  now = means[-1]
-  return (now > rule.above or now < rule.below
-          or now < rule.collapsed * max(means))
-
-
-def _means(metric: str, steps: Steps) -> list[float]:
-  """Of every five values in a row; steps without one are passed over."""
-  values = [v for step in steps if (v := _value(metric, step)) is not None]
-  return [sum(values[i:i + _WINDOW]) / _WINDOW
-          for i in range(len(values) - _WINDOW + 1)]
+  def add(self, value: float, rule: Rule) -> float:
+    """Takes the next value; gives the mean of the last ones."""
+    self._values.append(value)
+    mean = sum(self._values) / len(self._values)
+    if len(self._values) == _WINDOW:
+      self._highest = max(self._highest, mean)
+      self.is_on = (mean > rule.above or mean < rule.below
+                    or mean < rule.collapsed * self._highest)
+    return mean
 
 
 def _value(metric: str, step: Mapping[str, float | None]) -> float | None:

@@ -144,9 +144,9 @@ def _results(runs: Sequence[Run]) -> str:
 def _families(runs: Sequence[Run]) -> str:
   """First and last evaluation of each family."""
   columns = [(f"{run.name}: {entry['stage']}", entry["by_source"])
-             for run in runs if run.history
-             for entry in dict.fromkeys((0, len(run.history) - 1))
-             for entry in [run.history[entry]] if "by_source" in entry]
+             for run in runs
+             for entry in [*run.history[:1], *run.history[1:][-1:]]
+             if "by_source" in entry]
   names = sorted({name for _, values in columns for name in values})
   if not names:
     return ""
@@ -190,7 +190,7 @@ def _settings(runs: Sequence[Run]) -> str:
   if not names:
     return "<p>none</p>"
   return page.table(
-      ["flag", *(f"{run.name}" for run in runs), "preset"],
+      ["flag", *(run.name for run in runs), "preset"],
       [[f"--{name}", *(_flag(run.flags.get(name)) for run in runs),
         ", ".join(dict.fromkeys(_flag(run.preset.get(name)) for run in runs))]
        for name in names])

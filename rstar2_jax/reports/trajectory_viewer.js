@@ -8,7 +8,7 @@ const TITLES = {
   advantage: "advantage", version: "policy version"};
 
 const byId = (id) => document.getElementById(id);
-const {rows, fates} = JSON.parse(byId("index").textContent);
+const {rows, fates, errors} = JSON.parse(byId("index").textContent);
 const packed = byId("details").textContent.split("\n");
 rows.forEach((row, i) => { row.index = i; });
 
@@ -25,9 +25,7 @@ function element(tag, className, text) {
 
 const number = (x, digits = 3) =>
     x === null || x === undefined ? "–" : String(+x.toFixed(digits));
-const isInfra = (s) =>
-    ["cancelled", "queue_timeout", "sandbox_unavailable"].includes(s);
-const isError = (s) => s !== "success" && !isInfra(s);
+const isError = (status) => errors.includes(status);
 const groupOf = (row) => rows.filter(
     (r) => r.step === row.step && r.prompt === row.prompt);
 

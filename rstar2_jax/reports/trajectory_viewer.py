@@ -22,14 +22,15 @@ _HERE = pathlib.Path(__file__).parent
 # Sampler and learner are often closer than 1e-4 nats.
 _DIGITS = 6
 
+_Fate = trajectory_records.Fate
 _FATES = {
-    "trained": "in the loss",
-    "no_signal": "all rewards of its group are equal",
-    "not_drawn": "left out by Resample-on-Correct",
-    "too_few": "its group lost more trajectories than RoC can spare",
-    "no_signal_left": "what RoC kept of its group has equal rewards",
-    "overlong": "cut off: in the baseline, not in the loss",
-    "lost": "spoiled by our infrastructure",
+    _Fate.TRAINED: "in the loss",
+    _Fate.NO_SIGNAL: "all rewards of its group are equal",
+    _Fate.NOT_DRAWN: "left out by Resample-on-Correct",
+    _Fate.TOO_FEW: "its group lost more trajectories than RoC can spare",
+    _Fate.NO_SIGNAL_LEFT: "what RoC kept of its group has equal rewards",
+    _Fate.OVERLONG: "cut off: in the baseline, not in the loss",
+    _Fate.LOST: "spoiled by our infrastructure",
 }
 
 
@@ -49,7 +50,9 @@ def render(
   for record in records:
     index.append(summary(record))
     details.append(_pack(_detail(record)))
-  data = _script_json({"rows": index, "fates": _FATES})
+  data = _script_json({
+      "rows": index, "fates": _FATES,
+      "errors": [s for s in types.ToolStatus if s.is_policy_error]})
   body = "".join([
       f"<style>{_asset('css')}</style>",
       _asset("html").replace("{{title}}", html.escape(title)),

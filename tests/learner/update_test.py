@@ -145,7 +145,8 @@ def test_good_trajectories_become_likelier_and_bad_ones_less_likely():
   batch = pack(ONE_EACH, 12)
   before = made.scores(state.params, batch).logprobs
   state, _ = made.update(state, batch)
-  change = (made.scores(state.params, batch).logprobs - before) * batch.loss_mask
+  after = made.scores(state.params, batch).logprobs
+  change = (after - before) * batch.loss_mask
   signs = np.sign([advantage for _, _, advantage, _ in sequences()])
   assert (np.sign(change.sum(axis=1)) == signs).mean() > 0.8
 

@@ -41,11 +41,12 @@ def test_rings_again_only_after_it_was_off():
 
 
 def test_starting_tells_only_what_begins_with_the_last_step():
-  steps = _steps("rollout/truncated", [1.0] * 6)
-  assert alarms.starting(steps[:4]) == []
-  assert [a.step for a in alarms.starting(steps[:5])] == [4]
-  assert alarms.starting(steps) == []
-  assert alarms.starting([]) == []
+  watch = alarms.Watch()
+  rung = [watch.add(s) for s in _steps("rollout/truncated", [1.0] * 6)]
+  assert rung[:4] == [[]] * 4
+  assert [a.step for a in rung[4]] == [4]
+  assert rung[5] == []
+  assert alarms.all_of([]) == []
 
 
 def test_lost_trajectories_are_a_share_of_all():
