@@ -16,6 +16,7 @@ from typing import Any
 
 from experiments import config_flags
 from experiments import run_pages
+from rstar2_jax import config
 from rstar2_jax import config_fields
 from rstar2_jax import run_folder
 from rstar2_jax.reports import run_report
@@ -43,9 +44,9 @@ def main(options: Options, paths: list[str]) -> None:
   print(f"report: {output}")
 
 
-def write(path: str) -> None:
-  """Writes report.html of one run into its folder, and says so."""
-  main(Options(), [path])
+def write(cfg: config.Config) -> None:
+  """Writes report.html into the folder of a run, and says so."""
+  main(Options(), [run_folder.path_of(cfg)])
 
 
 def _read(paths: Sequence[str]) -> list[run_report.Run]:

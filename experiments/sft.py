@@ -15,7 +15,6 @@ import dataclasses
 from experiments import config_flags
 from experiments import presets
 from experiments import report
-from rstar2_jax import run_folder
 
 CONFIGS = {
     name: dataclasses.replace(cfg, stage="sft")
@@ -28,7 +27,7 @@ def main(cfg):
   # Here, so that --help and wrong flags are answered without loading JAX.
   from rstar2_jax import sft_loop  # pylint: disable=g-import-not-at-top
   sft_loop.train(cfg)
-  report.write(run_folder.path_of(cfg))
+  report.write(cfg)
 
 
 if __name__ == "__main__":

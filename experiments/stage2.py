@@ -15,7 +15,6 @@ from experiments import predecessor
 from experiments import presets
 from experiments import report
 from experiments import stage1
-from rstar2_jax import run_folder
 
 _LAPTOP = dataclasses.replace(
     presets.LAPTOP, stage="stage2", num_steps=40,
@@ -39,7 +38,7 @@ def main(cfg):
   # Here, so that --help and wrong flags are answered without loading JAX.
   from rstar2_jax import rl_loop  # pylint: disable=g-import-not-at-top
   rl_loop.train(cfg, start=predecessor.require(cfg, stage1))
-  report.write(run_folder.path_of(cfg))
+  report.write(cfg)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ from experiments import config_flags
 from experiments import predecessor
 from experiments import report
 from experiments import stage2
-from rstar2_jax import run_folder
 
 
 def _stage3(cfg, num_steps, max_turns, min_level):
@@ -36,7 +35,7 @@ def main(cfg):
   # Here, so that --help and wrong flags are answered without loading JAX.
   from rstar2_jax import rl_loop  # pylint: disable=g-import-not-at-top
   rl_loop.train(cfg, start=predecessor.require(cfg, stage2))
-  report.write(run_folder.path_of(cfg))
+  report.write(cfg)
 
 
 if __name__ == "__main__":
