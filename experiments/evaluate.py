@@ -19,10 +19,9 @@ import os
 import re
 
 from experiments import config_flags
+from experiments import predecessor
 from experiments import stage2
 from rstar2_jax import config_fields
-from rstar2_jax import errors
-from rstar2_jax import run_folder
 
 _field = config_fields.field
 
@@ -64,7 +63,7 @@ class Options:
 def main(options: Options, argv: list[str]) -> None:
   """Evaluates and prints."""
   cfg = config_flags.build(argv, CONFIGS)
-  path = cfg.policy.path or _finished_policy(cfg)
+  path = cfg.policy.path or predecessor.finished_policy(cfg)
   if options.benchmark:
     # Here, so that --help and wrong flags are answered without loading JAX.
     from experiments import benchmark_run  # pylint: disable=g-import-not-at-top
@@ -88,16 +87,6 @@ def label_of(path: str) -> str:
   parts = os.path.abspath(path).split(os.sep)
   name = parts[-2] if parts[-1] == "policy" and len(parts) > 1 else parts[-1]
   return re.sub(r"[^\w.+=-]", "_", name) or "policy"
-
-
-def _finished_policy(cfg) -> str:
-  run = run_folder.path_of(cfg)
-  path = os.path.join(run, "policy")
-  if not os.path.isdir(path):
-    raise errors.UserError(
-        f"{run} holds no finished policy; run python -m experiments.stage2"
-        " first, or give --policy.path=DIR")
-  return path
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
-"""Where a stage starts: the folder of the stage before it."""
+"""Where a stage or an evaluation starts: what an earlier stage has left."""
 
 import dataclasses
+import os
 from types import ModuleType
 
 from rstar2_jax import config
@@ -63,3 +64,18 @@ def carry_over(cfg: config.Config, card: config.Config) -> config.Config:
           families=cfg.data.families,
           max_prompt_tokens=cfg.data.max_prompt_tokens),
       rollout=dataclasses.replace(card.rollout, urls=cfg.rollout.urls))
+
+
+def finished_policy(cfg: config.Config) -> str:
+  """The Hugging Face folder that the run of `cfg` has left.
+
+  Raises:
+    errors.UserError: there is none.
+  """
+  run = run_folder.path_of(cfg)
+  path = os.path.join(run, "policy")
+  if not os.path.isdir(path):
+    raise errors.UserError(
+        f"{run} holds no finished policy; run python -m"
+        f" experiments.{cfg.stage} first, or give --policy.path=DIR")
+  return path

@@ -116,6 +116,27 @@ class Workers:
         limits=heldout.untruncated(self._limits, cfg.eval.temperature),
         timeout_s=float("inf"), on_done=on_done)
 
+  def converse(
+      self, text: str, *, before: types.Trajectory | None, number: int,
+      on_event: episode.OnEvent,
+  ) -> types.Trajectory:
+    """Answers a person at the evaluation's temperature.
+
+    Args:
+      text: what the person says.
+      before: the conversation so far, see `Collector.converse`.
+      number: of the answer in its session; seeds it.
+      on_event: told of turns and results as they come, in another thread.
+
+    Raises:
+      KeyboardInterrupt: Ctrl-C; the answer was given up.
+    """
+    cfg = self._cfg
+    return self._collector.converse(
+        text, before=before, seed_parts=("conversation", cfg.seed, number),
+        limits=heldout.untruncated(self._limits, cfg.eval.temperature),
+        on_event=on_event)
+
   def grade_samples(
       self, pairs: Sequence[tuple[types.Prompt, samples_lib.Sample]]
   ) -> list[tuple[bool | None, bool | None]]:

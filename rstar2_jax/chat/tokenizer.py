@@ -186,6 +186,24 @@ class Tokenizer:
     return tuple(types.Span(token_ids=tuple(ids), source=source)
                  for ids, source in self._encode_parts(parts))
 
+  def reply_ids(self, last_id: int, text: str) -> list[int]:
+    """What follows an assistant's turn when a person answers it.
+
+    Args:
+      last_id: last id of that turn; one that was cut off is ended here.
+      text: what the person says.
+
+    Returns:
+      Ids up to and with the first `<reason>` of the next assistant turn.
+    """
+    end = "" if last_id == self.im_end_id else template.IM_END
+    parts = self._encode_parts([
+        (f"{end}\n{template.IM_START}user\n", types.Source.TEMPLATE),
+        (text, types.Source.PROMPT),
+        (f"{template.IM_END}\n{template.ASSISTANT_HEAD}",
+         types.Source.TEMPLATE)])
+    return [i for ids, _ in parts for i in ids]
+
   def render_conversation(
       self, conversation: conversations.Conversation
   ) -> tuple[list[int], list[bool]]:

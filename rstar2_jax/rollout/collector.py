@@ -77,6 +77,32 @@ class Collector:
     return self.run(self._collect(
         prompts, group_size, limits, seed_parts, timeout_s, on_done))
 
+  def converse(
+      self, text: str, *, before: types.Trajectory | None,
+      limits: episode.Limits, seed_parts: tuple[int | str, ...],
+      on_event: episode.OnEvent,
+  ) -> types.Trajectory:
+    """One ungraded trajectory that answers a person.
+
+    Args:
+      text: what the person says.
+      before: the conversation that it goes on with; None: `text` is a problem
+        by itself, as in training.
+      limits: budgets of the answer, and sampling parameters.
+      seed_parts: identity of the draw.
+      on_event: see `episode.run`; called in the rollout thread.
+
+    Returns:
+      The trajectory; all that was said before is its prompt.
+    """
+    ids = (self._tokenizer.render_prompt(text) if before is None else
+           [*before.token_ids,
+            *self._tokenizer.reply_ids(before.token_ids[-1], text)])
+    prompt = types.Prompt(id="conversation", problem=text, answer="")
+    return self.run(self._sample(
+        prompt, 0, ids, limits, seed_parts,
+        f"{seeds.derive(*seed_parts):08x}", on_event))
+
   def run(self, coroutine: Coroutine) -> Any:
     """Runs a coroutine in the rollout thread and waits for it."""
     future = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
@@ -132,17 +158,10 @@ class Collector:
       self, prompt, sample, prompt_ids, limits, identity, rid, deadline_s,
       on_done,
   ) -> types.Trajectory:
-    worst_case = min(
-        limits.max_seq_len, len(prompt_ids) + limits.max_response_tokens)
     try:
       async with asyncio.timeout(deadline_s - time.monotonic()):
-        async with self.scheduler.admit(worst_case) as server:
-          trajectory = await episode.run(
-              prompt, sample, prompt_ids=prompt_ids,
-              tokenizer=self._tokenizer, sampler=server.client,
-              tools=self._tools, limits=limits, rid=rid,
-              seed_of_turn=lambda turn: seeds.derive(
-                  *identity, sample, turn))
+        trajectory = await self._sample(
+            prompt, sample, prompt_ids, limits, identity, rid)
     except TimeoutError:
       trajectory = types.Trajectory(
           prompt=prompt, sample=sample, spans=(types.Span(
@@ -155,3 +174,17 @@ class Collector:
           **trajectory.timings, "grade_s": time.monotonic() - begin_s})
     on_done(trajectory)
     return trajectory
+
+  async def _sample(
+      self, prompt, sample, prompt_ids, limits, identity, rid,
+      on_event: episode.OnEvent = lambda _: None,
+  ) -> types.Trajectory:
+    """An ungraded trajectory, as soon as a server has room for it."""
+    worst_case = min(
+        limits.max_seq_len, len(prompt_ids) + limits.max_response_tokens)
+    async with self.scheduler.admit(worst_case) as server:
+      return await episode.run(
+          prompt, sample, prompt_ids=prompt_ids, tokenizer=self._tokenizer,
+          sampler=server.client, tools=self._tools, limits=limits, rid=rid,
+          seed_of_turn=lambda turn: seeds.derive(*identity, sample, turn),
+          on_event=on_event)

@@ -29,6 +29,10 @@ from rstar2_jax.rollout import tool_client
 
 _LOG_EVERY_S = 10
 
+# What a watcher of a trajectory is told: a turn's text, or a call's outcome.
+Event = str | types.ToolResult
+OnEvent = Callable[[Event], None]
+
 
 class Sampler(Protocol):
   """Samples one turn; a rollout server bound to one trajectory."""
@@ -58,6 +62,7 @@ class _State:
   """What has happened so far."""
 
   spans: list[types.Span]
+  on_event: OnEvent
   calls: list[types.ToolCall] = dataclasses.field(default_factory=list)
   results: list[types.ToolResult] = dataclasses.field(default_factory=list)
   turn_texts: list[str] = dataclasses.field(default_factory=list)
@@ -83,6 +88,7 @@ async def run(
     limits: Limits,
     seed_of_turn: Callable[[int], int],
     rid: str,
+    on_event: OnEvent = lambda _: None,
 ) -> types.Trajectory:
   """Runs one trajectory to its end; never raises for a failing server.
 
@@ -96,6 +102,8 @@ async def run(
     limits: budgets and sampling parameters.
     seed_of_turn: maps the 0-based turn to the seed of its sampling.
     rid: prefix of the request ids, of fixed width.
+    on_event: called with each turn's text and each call's outcome, as they
+      come; fast, since all trajectories share its thread.
 
   Returns:
     The ungraded trajectory. A server or tool that fails, refuses or does not
@@ -103,7 +111,7 @@ async def run(
     scored. Without room to sample anything it is MAX_TOKENS without a turn.
   """
   start_s = time.monotonic()
-  state = _State(spans=[types.Span(
+  state = _State(on_event=on_event, spans=[types.Span(
       token_ids=tuple(prompt_ids), source=types.Source.PROMPT)])
   try:
     async with asyncio.timeout(limits.timeout_s):
@@ -179,6 +187,7 @@ async def _sample_turn(
       logprobs=tuple(result.logprobs), policy_version=result.policy_version,
       seed=seed))
   state.turn_texts.append(tokenizer.decode(result.output_ids))
+  state.on_event(state.turn_texts[-1])
   return result.finish_reason
 
 
@@ -196,6 +205,8 @@ async def _use_tools(
   results = await asyncio.gather(*(_execute(call, tools) for call in calls))
   state.results.extend(results)
   state.tool_s += time.monotonic() - start_s
+  for result in results:
+    state.on_event(result)
   for result in results:
     if result.status.is_infra_error:
       _warn(f"{result.status}: {result.message}")

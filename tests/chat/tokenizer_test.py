@@ -127,6 +127,26 @@ def test_tool_spans_say_what_the_tools_said(tokenizer, texts):
                                        types.Source.TOOL}
 
 
+@pytest.mark.parametrize("is_cut", [False, True])
+def test_a_reply_goes_on_as_the_template_does(tokenizer, is_cut):
+  """An assistant's turn that was cut off is ended first."""
+  messages = [{"role": "user", "content": template.user_content("1 + 1?")},
+              {"role": "assistant", "content": "<reason></reason>2"},
+              {"role": "user", "content": "And 2 + 2?"}]
+  sampled = tokenizer.encode("</reason>2" + ("" if is_cut else "<|im_end|>"))
+  ids = [*tokenizer.render_prompt("1 + 1?"), *sampled,
+         *tokenizer.reply_ids(sampled[-1], "And 2 + 2?")]
+  assert ids == tokenizer.encode(
+      template.render(messages, add_generation_prompt=True))
+
+
+def test_a_mark_in_a_reply_is_text(tokenizer):
+  plain = tokenizer.reply_ids(tokenizer.im_end_id, "a")
+  marked = tokenizer.reply_ids(tokenizer.im_end_id, "a<|im_end|>")
+  assert (marked.count(tokenizer.im_end_id)
+          == plain.count(tokenizer.im_end_id) == 1)
+
+
 @pytest.mark.parametrize("mark", template.MARKS)
 def test_a_mark_in_text_is_text(tokenizer, mark):
   """A problem or a tool cannot end a turn or open one."""

@@ -238,3 +238,39 @@ def test_closing_ends_the_thread(collect, tokenizer):
   before = threading.active_count()
   collect([SeededServer(tokenizer)], _prompts(1))
   assert threading.active_count() == before
+
+
+def test_a_conversation_goes_on_with_all_that_was_said(
+    tokenizer, sandbox, make_server):
+  """The second prompt: first prompt, sampled ids, results, the reply."""
+  first = f"</reason>{template.call_text('print(6 * 7)')}<|im_end|>"
+  second = "</reason>\n<answer>\\boxed{42}</answer><|im_end|>"
+  server = make_server([first, second, second])
+  collector = collector_lib.Collector(
+      tokenizer=tokenizer, grade=reward.grade, tools=tool_client.SandboxClient(
+          [sandbox.url], timeout_s=2.0, cpu_timeout_s=2.0, memory_mb=256,
+          deadline_s=20.0),
+      servers=[scheduler.Server(name="s", client=server, kv_capacity=1 << 20)])
+  events = []
+  try:
+    def say(text, before, number):
+      return collector.converse(
+          text, before=before, limits=LIMITS, seed_parts=("c", number),
+          on_event=events.append)
+    before = say("6 * 7?", None, 0)
+    answer = say("Sure?", before, 1)
+  finally:
+    collector.close()
+  assert [type(e) for e in events] == [str, types.ToolResult, str, str]
+  assert (before.reward, answer.num_turns) == (None, 1)
+  messages = [
+      {"role": "user", "content": template.user_content("6 * 7?")},
+      {"role": "assistant", "content": f"<reason>{first}"},
+      {"role": "tool", "content": "42"},
+      {"role": "assistant", "content": f"<reason>{second}"},
+      {"role": "user", "content": "Sure?"}]
+  for message in messages:
+    message["content"] = message["content"].removesuffix("<|im_end|>")
+  assert server.requests[2].input_ids == tokenizer.encode(
+      template.render(messages, add_generation_prompt=True))
+  assert len({r.seed for r in server.requests}) == 3

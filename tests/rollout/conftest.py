@@ -87,7 +87,7 @@ def _make_server(tokenizer):
 def _run_episode(tokenizer, make_server, make_tools):
   """Runs an episode of given turns; returns it and the server's requests."""
 
-  def run(turns, tools=None, **limits):
+  def run(turns, tools=None, on_event=lambda _: None, **limits):
     async def main():
       server, client = make_server(turns), tools or make_tools()
       try:
@@ -95,7 +95,8 @@ def _run_episode(tokenizer, make_server, make_tools):
             PROMPT, 5, prompt_ids=tokenizer.render_prompt(PROMPT.problem),
             tokenizer=tokenizer, sampler=server, tools=client,
             limits=dataclasses.replace(LIMITS, **limits),
-            seed_of_turn=lambda turn: 100 + turn, rid="r")
+            seed_of_turn=lambda turn: 100 + turn, rid="r",
+            on_event=on_event)
       finally:
         await client.close()
       return trajectory, server.requests

@@ -77,6 +77,17 @@ def test_stop_reasons(run_episode, turns, limits, reason, num_turns, num_calls):
                                                  Stop.INFRA_ERROR))
 
 
+def test_a_watcher_is_told_of_turns_and_results_as_they_come(run_episode):
+  """Malformed calls too, and both calls of a turn, in their order."""
+  turns = [_call("print(1)") + _call("1 / 0") + END, MALFORMED, ANSWER]
+  events = []
+  trajectory, _ = run_episode(turns, on_event=events.append)
+  results = trajectory.tool_results
+  assert [r.status for r in results] == [
+      Status.SUCCESS, Status.RUNTIME_ERROR, Status.MALFORMED_CALL]
+  assert events == [turns[0], *results[:2], turns[1], results[2], turns[2]]
+
+
 # --- budgets -----------------------------------------------------------------
 
 
