@@ -6,10 +6,10 @@
     echo "What is 12 + 30?" | python -m experiments.chat
 
 Each line is a problem of its own, as in training; with --history it goes on
-with the conversation. /example asks a held-out problem. Programs run in the sandbox as they do in a rollout, and
-the typed result, its time and what the model was shown are printed. Ctrl-C
-gives up an answer, Ctrl-D ends. --seed, --eval.temperature and
---rollout.max_response_tokens count here as in evaluation.
+with the conversation. /example asks a held-out problem. Programs run in the
+sandbox as they do in a rollout; the typed result, its time and what the model
+was shown are printed. Ctrl-C gives up an answer, Ctrl-D ends. --seed,
+--eval.temperature and --rollout.max_response_tokens count as in evaluation.
 """
 
 from collections.abc import Iterator

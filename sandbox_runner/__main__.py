@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from collections.abc import Callable
 import logging
 import math
 import os
 import signal
 import socket
 import sys
-from typing import Callable
 
 import uvloop
 

@@ -16,11 +16,12 @@ and `SessionLost` for sessions.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 import concurrent.futures
 import dataclasses
 import threading
 import time
-from typing import Any, Awaitable, Callable, Coroutine, Sequence, TypeVar
+from typing import Any, TypeVar
 
 from sandbox_runner import nodes as nodes_lib
 from sandbox_runner import protocol
@@ -114,7 +115,7 @@ class AsyncClient:
     """
     end = time.monotonic() + self._policy.deadline_s
     backoff = nodes_lib.Backoff()
-    for attempt in range(self._policy.max_attempts):
+    for _ in range(self._policy.max_attempts):
       node = self._nodes.choose()
       try:
         body = await self._nodes.post(

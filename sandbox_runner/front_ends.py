@@ -10,13 +10,13 @@ front-end that ends, and ends them all when it is told to.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 import logging
 import os
 import select
 import signal
 import socket
 import time
-from typing import Callable
 
 import aiohttp
 from aiohttp import web

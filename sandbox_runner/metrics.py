@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import collections
-from typing import Iterator
+from collections.abc import Iterator
 
 from sandbox_runner import protocol
 

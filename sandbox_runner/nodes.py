@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 import dataclasses
 import random
 import time
-from typing import Any, Sequence
+from typing import Any
 
 import aiohttp
 

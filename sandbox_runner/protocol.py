@@ -7,10 +7,11 @@ events, never from text that the program printed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import dataclasses
 import enum
 import json
-from typing import Any, Mapping
+from typing import Any
 
 from sandbox_runner import schema
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import collections
+from collections.abc import Awaitable, Callable
 import dataclasses
 import heapq
 import itertools
 import logging
 import re
 import time
-from typing import Awaitable, Callable, TypeVar
+from typing import TypeVar
 
 from sandbox_runner import metrics
 from sandbox_runner import pool as pool_lib

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 import dataclasses
 import enum
 import math
-from typing import Any, Mapping
+from typing import Any
 
 
 class InvalidRequest(ValueError):

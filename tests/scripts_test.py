@@ -33,8 +33,8 @@ def _call(script, *arguments, cwd, **environment):
   return subprocess.run(
       ["bash", str(script), *arguments], cwd=cwd, text=True, timeout=300,
       capture_output=True, check=False,
-      env={k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "RSTAR2_VENV")}
-      | environment)
+      env={k: v for k, v in os.environ.items()
+           if k not in ("PYTHONPATH", "RSTAR2_VENV")} | environment)
 
 
 def _path_with(folder, **programs):

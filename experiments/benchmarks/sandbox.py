@@ -66,7 +66,7 @@ def measure_cost() -> dict[str, Any]:
   servers = {level: load.Server(f'--isolation={level}')
              for level in ('namespaces', 'none')}
   try:
-    for name, code in _PROGRAMS.items():  # start zygotes and slots
+    for code in _PROGRAMS.values():  # start zygotes and slots
       for server in servers.values():
         asyncio.run(load.run_calls(server.url, [{'code': code}] * 16, 4))
     for _ in range(_ROUNDS):
@@ -327,7 +327,8 @@ def _machine() -> dict[str, Any]:
       'cpus': os.cpu_count(), 'arch': platform.machine(),
       'kernel': platform.release(), 'python': platform.python_version(),
       'load_average_at_start': os.getloadavg()[0],
-      'interpreter': load.interpreter()[0], 'nice': os.nice(0), 'root': os.geteuid() == 0,
+      'interpreter': load.interpreter()[0], 'nice': os.nice(0),
+      'root': os.geteuid() == 0,
   }
 
 

@@ -105,8 +105,8 @@ def gather(cache: Cache, slots: jax.Array) -> Cache:
 
 
 def append(
-    cache: Cache, slots: jax.Array, k: tuple[jax.Array, ...], v: tuple[jax.Array, ...],
-    starts: jax.Array,
+    cache: Cache, slots: jax.Array, k: tuple[jax.Array, ...],
+    v: tuple[jax.Array, ...], starts: jax.Array,
 ) -> Cache:
   """Writes the entries of one decode dispatch.
 

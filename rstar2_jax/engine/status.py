@@ -68,7 +68,7 @@ class Status:
 
   def loads(self) -> dict[str, Any]:
     """/v1/loads."""
-    now = datetime.datetime.now(datetime.timezone.utc)
+    now = datetime.datetime.now(datetime.UTC)
     return {"timestamp": now.isoformat(), "version": _VERSION,
             "loads": [{"timestamp": time.time(), "dp_rank": 0} | self._load()]}
 

@@ -1,7 +1,7 @@
 """The compiled steps of the engine: prefill, decode and score. Pure functions.
 
-Letters: N slots, R rows of a dispatch, C chunk, T steps of a dispatch, L layers,
-H/Hk query and KV heads, D head width, V vocabulary.
+Letters: N slots, R rows of a dispatch, C chunk, T steps of a dispatch,
+L layers, H/Hk query and KV heads, D head width, V vocabulary.
 """
 
 from collections.abc import Sequence

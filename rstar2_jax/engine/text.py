@@ -58,8 +58,9 @@ class Text:
     token = _read(folder / "tokenizer_config.json").get("eos_token")
     if isinstance(token, dict):
       token = token.get("content")
-    if token is not None and (i := self._backend.token_to_id(token)) is not None:
-      found.add(i)
+    token_id = self._backend.token_to_id(token or "")
+    if token_id is not None:
+      found.add(token_id)
     return tuple(sorted(found))
 
 

@@ -1,6 +1,5 @@
 """What tests of the experiments share."""
 
-import subprocess
 
 import pytest
 

@@ -152,7 +152,7 @@ def test_conversations_by_hand():
 
 
 def test_what_was_packed_comes_back_in_the_order_asked():
-  """Rollout logprobs on the rows are those of the trajectories, each its own."""
+  """Each row's rollout logprobs are those of its own trajectories."""
   rng = np.random.default_rng(0)
   trajectories = []
   for sample, length in enumerate(rng.integers(1, 12, 30)):

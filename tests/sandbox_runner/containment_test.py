@@ -18,7 +18,9 @@ _TO_INTERPRETER = {
 }
 
 PROCESS_BOMBS = {
-    'fork bomb': 'import os\nwhile True:\n  try: os.fork()\n  except OSError: pass',
+    'fork bomb': (
+        'import os\nwhile True:\n  try: os.fork()\n  except OSError: pass'
+    ),
     'fork bomb with setsid': (
         'import os\nwhile True:\n  try:\n    if os.fork() == 0: os.setsid()\n'
         '  except OSError: pass'
@@ -44,7 +46,8 @@ def test_number_of_processes_is_bounded(healthy):
 def test_number_of_threads_is_bounded(healthy):
   result = healthy.run(
       'import threading, time\nn = 0\ntry:\n  for _ in range(10_000):\n'
-      '    threading.Thread(target=time.sleep, args=(30,), daemon=True).start()\n'
+      '    threading.Thread(target=time.sleep, args=(30,), daemon=True)'
+      '.start()\n'
       '    n += 1\nexcept RuntimeError as e: print(n, e)'
   )
   assert "can't start new thread" in result['stdout'], result
@@ -58,7 +61,9 @@ DAEMONS = {
     'holds stdout': (
         'import os, time\nif os.fork() == 0:\n  os.setsid()\n  time.sleep(100)'
     ),
-    'shell background': 'import subprocess; subprocess.Popen("sleep 100 &", shell=True)',
+    'shell background': (
+        'import subprocess; subprocess.Popen("sleep 100 &", shell=True)'
+    ),
     'ignores signals': (
         'import os, signal, time\nif os.fork() == 0:\n  os.setsid()\n'
         '  signal.signal(signal.SIGTERM, signal.SIG_IGN)\n  time.sleep(100)'
@@ -99,7 +104,8 @@ def test_kill_all_reaches_only_oneself(healthy):
   result = healthy.run('import os\nos.kill(os.getpid(), 9)')
   assert (result['status'], result['signal']) == ('killed', 9)
   assert 'SIGKILL' in result['message']
-  assert healthy.run('import os\nos.kill(1, 9)\nprint("on")')['stdout'] == 'on\n'
+  result = healthy.run('import os\nos.kill(1, 9)\nprint("on")')
+  assert result['stdout'] == 'on\n'
   assert healthy.num_processes() >= before - 1
 
 
@@ -167,7 +173,8 @@ def test_interpreter_and_libraries_are_read_only(server):
   assert result['stdout'] and 'writable' not in result['stdout'], result
 
 
-@pytest.mark.parametrize('name', ['mem', 'environ', 'maps', 'fd', 'root', 'cwd'])
+@pytest.mark.parametrize(
+    'name', ['mem', 'environ', 'maps', 'fd', 'root', 'cwd'])
 def test_slot_is_opaque(server, name):
   result = server.run(
       f'import os\np = "/proc/1/{name}"\n'
@@ -206,7 +213,8 @@ def test_only_standard_descriptors_are_open(server):
     ('AF_VSOCK', 'SOCK_STREAM'),
 ])
 def test_no_network_sockets(server, family, kind):
-  result = server.run(f'import socket\nsocket.socket(socket.{family}, socket.{kind})')
+  result = server.run(
+      f'import socket\nsocket.socket(socket.{family}, socket.{kind})')
   assert result['status'] == 'runtime_error'
   assert 'Permission' in result['stderr'] or 'not permitted' in result['stderr']
 
@@ -228,7 +236,8 @@ def test_abstract_sockets_do_not_join_slots(server):
       's.bind("\\0meeting")\ns.listen()\ntime.sleep(1.5)\nprint("bound")'
   )
   connect = (
-      'import socket, time\ntime.sleep(0.4)\ns = socket.socket(socket.AF_UNIX)\n'
+      'import socket, time\ntime.sleep(0.4)\n'
+      's = socket.socket(socket.AF_UNIX)\n'
       'try: s.connect("\\0meeting"); print("met")\n'
       'except OSError as e: print("refused")'
   )
@@ -317,7 +326,8 @@ def test_no_privilege_is_left(server, code):
 def test_no_capability_is_left_and_none_comes_back(server):
   result = server.run(
       'import os, subprocess\n'
-      'wanted = ("CapEff", "CapPrm", "CapInh", "CapAmb", "NoNewPrivs", "Seccomp")\n'
+      'wanted = ("CapEff", "CapPrm", "CapInh", "CapAmb", "NoNewPrivs",'
+      ' "Seccomp")\n'
       'show = lambda text: print([l.split()[1] for l in text.splitlines()'
       ' if l.split(":")[0] in wanted])\n'
       'show(open("/proc/self/status").read())\n'

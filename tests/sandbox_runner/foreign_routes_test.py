@@ -43,9 +43,8 @@ def test_judge_leaves_out_the_streams(server):
 def test_one_bad_item_does_not_poison_a_batch(server, item):
   good = {'type': 'python', 'solution': 'print(1)', 'sub_id': 'g'}
   for path in ('/run/batch', '/run/long-batch', '/judge/batch'):
-    code, answer = server.post(
-        path, {'type': 'batch', 'sub_id': 'b', 'submissions': [good, item, good]}
-    )
+    code, answer = server.post(path, {
+        'type': 'batch', 'sub_id': 'b', 'submissions': [good, item, good]})
     assert code == 200 and answer['sub_id'] == 'b'
     assert [r['success'] for r in answer['results']] == [True, False, True]
     assert answer['results'][1]['reason'] == 'invalid_input'

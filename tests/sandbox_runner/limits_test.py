@@ -120,7 +120,8 @@ def test_memory_of_exec_counts(healthy):
   """What other programs hold counts as well as what forks hold."""
   result = healthy.run(
       'import subprocess, sys\n'
-      'code = "import time; x = bytearray(b\'x\') * (90 << 20); time.sleep(20)"\n'
+      'code = "import time; x = bytearray(b\'x\') * (90 << 20);'
+      ' time.sleep(20)"\n'
       'ps = [subprocess.Popen([sys.executable, "-c", code])'
       ' for _ in range(4)]\nps[0].wait()',
       memory_mb=250, timeout_s=15,

@@ -87,7 +87,8 @@ def test_missing_input_raises_eof(server):
 
 
 def test_future_import(server):
-  code = 'from __future__ import annotations\ndef f(x: nowhere): pass\nf.__annotations__'
+  code = ('from __future__ import annotations\ndef f(x: nowhere): pass\n'
+          'f.__annotations__')
   result = server.run(code)
   assert result['status'] == 'success'
   assert result['value'] == "{'x': 'nowhere'}"
@@ -127,12 +128,14 @@ def test_value_of_the_final_expression(server, code, value):
 
 
 def test_final_expression_is_evaluated_once(server):
-  result = server.run('calls = []\ndef f():\n  print("called")\n  return 7\nf()')
+  result = server.run(
+      'calls = []\ndef f():\n  print("called")\n  return 7\nf()')
   assert result['stdout'] == 'called\n' and result['value'] == '7'
 
 
 def test_error_in_repr_is_the_programs(server):
-  result = server.run('class A:\n  def __repr__(self): raise ValueError("no")\nA()')
+  result = server.run(
+      'class A:\n  def __repr__(self): raise ValueError("no")\nA()')
   assert result['status'] == 'runtime_error'
   assert 'ValueError: no' in result['stderr'] and result['value'] is None
 
@@ -194,8 +197,10 @@ def test_libraries_and_tiers(server):
 def test_environment_is_fixed(server):
   code = (
       'import os, sys, time, socket, locale\n'
-      'print(hash("a"), time.tzname, os.getcwd(), sys.argv, socket.gethostname())\n'
-      'print(os.environ["HOME"], os.environ["LANG"], sys.getdefaultencoding())\n'
+      'print(hash("a"), time.tzname, os.getcwd(), sys.argv,'
+      ' socket.gethostname())\n'
+      'print(os.environ["HOME"], os.environ["LANG"],'
+      ' sys.getdefaultencoding())\n'
       'print(sorted(os.environ), os.getuid(), os.path.expanduser("~"))'
   )
   results = [server.run(code) for _ in range(4)]
