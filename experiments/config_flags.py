@@ -25,8 +25,8 @@ from absl import flags
 
 from rstar2_jax import config
 from rstar2_jax import errors
+from rstar2_jax import flag_tables
 from rstar2_jax import interruption
-from rstar2_jax import run_folder
 
 Configs = Mapping[str, config.Config]
 
@@ -207,7 +207,7 @@ def replace(base: config.Config, values: Mapping[str, Any]) -> config.Config:
 def help_text(description: str, configs: Configs) -> str:
   """All flags by room, with the first preset's defaults."""
   preset, base = next(iter(configs.items()))
-  defaults = run_folder.flag_values(base)
+  defaults = flag_tables.values(base)
   hints = _leaf_types(config.Config)
   lines = [description.strip(), "",
            f"Flags (defaults of --preset={preset}; presets:"

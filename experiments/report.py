@@ -18,6 +18,7 @@ from experiments import config_flags
 from experiments import run_pages
 from rstar2_jax import config
 from rstar2_jax import config_fields
+from rstar2_jax import flag_tables
 from rstar2_jax import run_folder
 from rstar2_jax.reports import run_report
 
@@ -77,7 +78,7 @@ def _preset(flags: dict[str, Any]) -> dict[str, Any]:
   except (ModuleNotFoundError, AttributeError, KeyError):
     return {}
   # As JSON has them: lists for tuples.
-  return json.loads(json.dumps(run_folder.flag_values(cfg)))
+  return json.loads(json.dumps(flag_tables.values(cfg)))
 
 
 if __name__ == "__main__":

@@ -176,6 +176,8 @@ class LogConfig:
   groups_per_step: int = field(2, "Whole groups kept per step as records, for"
                                " `view` and `analyze`.")
   tensorboard: bool = field(True, "Write TensorBoard events.")
+  wandb: str = field("", "Weights & Biases project to log to (needs `pip"
+                     " install wandb`); empty: none.")
 
   def __post_init__(self):
     for name in ("trajectories_per_step", "groups_per_step"):
@@ -195,6 +197,9 @@ class Config:
   name: str = field("", "Folder of this run inside the workdir; empty:"
                     " PRESET-sSEED-STAGE.")
   num_steps: int = field(20, "RL steps (paper: 300, 85, 125).")
+  profile_steps: str = field("", "Steps of which a JAX profiler trace is"
+                             " written, FIRST:END, e.g. 3:5 for steps 3 and"
+                             " 4; empty: none.")
   data: DataConfig = DataConfig()
   policy: PolicyConfig = PolicyConfig()
   sft: SftConfig = SftConfig()
@@ -214,6 +219,10 @@ class Config:
   def __post_init__(self):
     _require(self.num_steps >= 0, "num_steps", self.num_steps, "at least 0")
     _require(self.seed >= 0, "seed", self.seed, "at least 0")
+    first, _, end = self.profile_steps.partition(":")
+    _require(not self.profile_steps or first.isdecimal() and end.isdecimal()
+             and int(first) < int(end), "profile_steps", self.profile_steps,
+             "FIRST:END with FIRST < END, e.g. 3:5")
     _require("/" not in self.name and self.name not in (".", ".."), "name",
              self.name, "a name without '/'")
     _require(not self.roc.enabled or self.roc.keep <= self.rollout.group_size,

@@ -13,6 +13,7 @@ from rstar2_jax import clock as clock_lib
 from rstar2_jax import config
 from rstar2_jax import errors
 from rstar2_jax import interruption
+from rstar2_jax import profiling
 from rstar2_jax import progress
 from rstar2_jax import run_folder
 from rstar2_jax import selection
@@ -53,7 +54,10 @@ def train(cfg: config.Config, *, start: str) -> dict[str, Any]:
     log = trajectory_log.TrajectoryLog(cfg, folder, stage)
 
     num_prompts = cfg.rollout.prompts_per_step
-    for step in progress.bar(range(first_step, cfg.num_steps), cfg.stage):
+    steps = stack.enter_context(contextlib.closing(profiling.traced(
+        progress.bar(range(first_step, cfg.num_steps), cfg.stage),
+        cfg.profile_steps, folder.profile_dir)))
+    for step in steps:
       clock = clock_lib.Clock()
       prompts = [source[step * num_prompts + i] for i in range(num_prompts)]
       try:

@@ -7,6 +7,8 @@
     trajectories/    of each step some trajectories as text and some groups
                      as records (data.trajectory_records)
     report.html      see `experiments.report`; there when the run has ended
+    profile/         JAX profiler traces, see --profile_steps
+    wandb/           Weights & Biases, see --log.wandb
     checkpoints/     Orbax: state and data position
     policy/          the last policy as a Hugging Face folder
     summary.json     the result; there exactly when the run has finished
@@ -26,16 +28,22 @@ import platform
 import shlex
 import sys
 import time
+import typing
 from typing import Any
 
 from rstar2_jax import config
 from rstar2_jax import errors
+from rstar2_jax import flag_tables
 from rstar2_jax import progress
+from rstar2_jax import wandb_log
 from rstar2_jax.data import output_files
 
+if typing.TYPE_CHECKING:
+  from rstar2_jax import tensorboard
+
 # What may change when a run goes on: it does not change what is learned.
-_FREE = ("num_steps", "workdir", "name", "checkpoint.", "log.", "eval.",
-         "tool.urls", "rollout.urls", "rollout.request_timeout_s",
+_FREE = ("num_steps", "workdir", "name", "profile_steps", "checkpoint.", "log.",
+         "eval.", "tool.urls", "rollout.urls", "rollout.request_timeout_s",
          "rollout.trajectory_timeout_s", "rollout.step_timeout_s", "engine.",
          "mesh.")
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy",
@@ -96,7 +104,7 @@ def read_flags(path: str) -> dict[str, Any]:
   Raises:
     errors.UserError: there is no run in `path`.
   """
-  return _flat(_read_json(path, "config.json"))
+  return flag_tables.flat(_read_json(path, "config.json"))
 
 
 def read_session(path: str) -> dict[str, Any]:
@@ -128,27 +136,14 @@ def differences(
   """
   try:
     with open(os.path.join(path, "config.json"), encoding="utf-8") as file:
-      old = _flat(json.load(file))
+      old = flag_tables.flat(json.load(file))
   except (FileNotFoundError, ValueError):
     return ""
-  new = _flat(json.loads(_json(dataclasses.asdict(cfg))))
+  new = flag_tables.flat(json.loads(_json(dataclasses.asdict(cfg))))
   differing = [name for name in new if is_compared(name) and name in old
                and old[name] != new[name]]
   return ", ".join(f"--{name} was {old[name]}, is {new[name]}"
                    for name in differing[:3])
-
-
-def flag_values(cfg: config.Config) -> dict[str, Any]:
-  """Every field by its flag's name, in order; tuples stay tuples."""
-  values = {}
-  for field in dataclasses.fields(cfg):
-    value = getattr(cfg, field.name)
-    if dataclasses.is_dataclass(value):
-      for inner in dataclasses.fields(value):
-        values[f"{field.name}.{inner.name}"] = getattr(value, inner.name)
-    else:
-      values[field.name] = value
-  return values
 
 
 class RunFolder:
@@ -164,7 +159,8 @@ class RunFolder:
     self.checkpoint_dir = checkpoint_dir(self.path)
     self._cfg = cfg
     self._stack = contextlib.ExitStack()
-    self._events = None
+    self._events: tensorboard.Events | None = None
+    self._wandb: wandb_log.WandbLog | None = None
 
   def __enter__(self) -> "RunFolder":
     """Makes or reopens the folder.
@@ -186,8 +182,12 @@ class RunFolder:
       self._begin_s = time.monotonic() - self._earlier_s()
       if not self.is_finished:  # a finished run is only read
         self._write("config.json", _json(dataclasses.asdict(self._cfg)))
-        self._write("flags.txt", _flag_lines(self._cfg))
+        self._write("flags.txt", flag_tables.lines(self._cfg))
         self._write_session()
+        if self._cfg.log.wandb:
+          self._wandb = stack.enter_context(contextlib.closing(
+              wandb_log.WandbLog(self._cfg.log.wandb, self.path,
+                                 flag_tables.values(self._cfg))))
       self._metrics = stack.enter_context(open(
           self._file("metrics.jsonl"), "a", encoding="utf-8"))
       self._stack = stack.pop_all()
@@ -198,6 +198,11 @@ class RunFolder:
     with _disk_errors(self.path), self._stack:
       if not self.is_finished:
         self._write_session()
+
+  @property
+  def profile_dir(self) -> str:
+    """For profiler traces."""
+    return self._file("profile")
 
   @property
   def is_finished(self) -> bool:
@@ -238,6 +243,8 @@ class RunFolder:
       self._write_session()
       if self._cfg.log.tensorboard:
         self._write_events(step, flat)
+    if self._wandb is not None:
+      self._wandb.write(step, flat)
     return line
 
   def truncate_metrics(self, first_step: int) -> None:
@@ -349,29 +356,6 @@ def _disk_errors(path: str) -> Iterator[None]:
     raise errors.UserError(
         f"disk full while writing {path}; the last good checkpoint stays: free"
         " some space and run the same command again") from e
-
-
-def _flag_lines(cfg: config.Config) -> str:
-  lines = []
-  for name, value in flag_values(cfg).items():
-    if name == "stage":
-      continue
-    if isinstance(value, tuple):
-      value = ",".join(map(str, value))
-    if isinstance(value, bool):
-      value = str(value).lower()
-    lines.append(f"--{name}={'none' if value is None else value}\n")
-  return "".join(lines)
-
-
-def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-  flat = {}
-  for name, value in values.items():
-    if isinstance(value, dict):
-      flat |= _flat(value, f"{prefix}{name}.")
-    else:
-      flat[prefix + name] = value
-  return flat
 
 
 def _is_before(line: str, step: int) -> bool:

@@ -12,6 +12,7 @@ from rstar2_jax import assembly
 from rstar2_jax import clock as clock_lib
 from rstar2_jax import config
 from rstar2_jax import interruption
+from rstar2_jax import profiling
 from rstar2_jax import progress
 from rstar2_jax import run_folder
 from rstar2_jax import sft_data
@@ -40,7 +41,10 @@ def train(cfg: config.Config) -> dict[str, Any]:
     state, first_update = stage.restore()
     folder.truncate_metrics(first_update)
 
-    for i in progress.bar(range(first_update, len(order)), cfg.stage):
+    updates = stack.enter_context(contextlib.closing(profiling.traced(
+        progress.bar(range(first_update, len(order)), cfg.stage),
+        cfg.profile_steps, folder.profile_dir)))
+    for i in updates:
       clock = clock_lib.Clock()
       batch = types.PackedBatch(*(field[order[i]] for field in rows))
       state, metrics = stage.learner.sft_update(state, batch)

@@ -12,6 +12,7 @@ from experiments import sft
 from experiments import stage2
 from experiments import stage3
 from rstar2_jax import errors
+from rstar2_jax import flag_tables
 from rstar2_jax import run_folder
 
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -55,8 +56,8 @@ def test_without_flags_is_the_laptop():
     ("--eval.num_problems=0", "eval.num_problems", 0),
 ])
 def test_a_flag_replaces_one_field(flag, field, value):
-  before = run_folder.flag_values(stage2.CONFIGS["laptop"])
-  after = run_folder.flag_values(_build(flag))
+  before = flag_tables.values(stage2.CONFIGS["laptop"])
+  after = flag_tables.values(_build(flag))
   assert after[field] == value
   assert type(after[field]) is type(value)
   assert after == before | {field: value}
@@ -70,7 +71,7 @@ def test_a_flag_wins_over_the_preset_wherever_it_stands():
 
 def test_every_field_but_the_stage_is_a_flag():
   """Also with the value it has: what is shown can be given back."""
-  for name, value in run_folder.flag_values(stage2.CONFIGS["laptop"]).items():
+  for name, value in flag_tables.values(stage2.CONFIGS["laptop"]).items():
     if name == "stage":
       assert "unknown flag" in _error("--stage=sft")
     else:
@@ -129,7 +130,7 @@ def test_help_shows_every_flag_with_text_and_default():
   text = config_flags.help_text("What it is.", stage2.CONFIGS)
   assert text.startswith("What it is.")
   assert max(map(len, text.splitlines())) <= 80
-  for name in run_folder.flag_values(stage2.CONFIGS["laptop"]):
+  for name in flag_tables.values(stage2.CONFIGS["laptop"]):
     assert (f"  --{name}=" in text) == (name != "stage")
   assert f"  --num_steps={stage2.CONFIGS['laptop'].num_steps}\n" in text
   assert "  --loss.dual_clip=none\n" in text

@@ -6,6 +6,7 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -277,3 +278,37 @@ def test_other_errors_of_the_system_are_not_called_a_full_disk(cfg):
       os.rmdir(os.path.join(folder.path, "trajectories"))
       folder.write_file("trajectories/a.txt", "a")
   assert caught.value.errno == errno.ENOENT
+
+
+def test_wandb_gets_the_same_and_goes_on_with_its_run(cfg, monkeypatch):
+  """Offline: two sessions of one folder are one run there."""
+  pytest.importorskip("wandb")
+  monkeypatch.setenv("WANDB_MODE", "offline")
+  monkeypatch.setenv("WANDB_SILENT", "true")
+  cfg = _with(cfg, log__wandb="trial")
+  for step in (0, 1):
+    with run_folder.RunFolder(cfg) as folder:
+      folder.write_metrics(step, {"rollout": {"reward": 0.25 + step}})
+  path = pathlib.Path(folder.path)
+  name = (path / "wandb_id.txt").read_text().strip()
+  files = sorted(path.glob("wandb/offline-run-*/*.wandb"))
+  assert len(files) == 2
+  assert {file.stem for file in files} == {f"run-{name}"}
+  # A process of wandb's own writes them, and a block may hold a name in two.
+  for file, value in zip(files, (b"0.25", b"1.25"), strict=True):
+    deadline_s = time.monotonic() + 30
+    while (data := file.read_bytes()).count(b"reward") < 2 or (
+        value not in data):
+      assert time.monotonic() < deadline_s, data
+      time.sleep(0.1)
+
+
+def test_without_wandb_there_is_one_line_and_nothing_is_lost(cfg, monkeypatch):
+  with run_folder.RunFolder(cfg) as folder:
+    folder.write_metrics(0, {"rollout": {"reward": 1.0}})
+  monkeypatch.setitem(sys.modules, "wandb", None)
+  with pytest.raises(errors.UserError, match="pip install wandb"):
+    run_folder.RunFolder(_with(cfg, log__wandb="trial")).__enter__()
+  with run_folder.RunFolder(cfg) as folder:  # the lock is free again
+    pass
+  assert len(run_folder.read_metrics(folder.path)) == 1

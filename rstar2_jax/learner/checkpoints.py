@@ -29,7 +29,10 @@ class Checkpoints:
     self._folder = os.path.abspath(folder)
     self._manager = orbax.CheckpointManager(
         self._folder, options=orbax.CheckpointManagerOptions(
-            max_to_keep=keep, create=True, enable_async_checkpointing=False))
+            max_to_keep=keep, create=True, enable_async_checkpointing=False),
+        # Named now, or metadata of what was saved before cannot be read.
+        item_handlers={"state": orbax.StandardCheckpointHandler(),
+                       "data": orbax.JsonCheckpointHandler()})
 
   def latest_step(self) -> int | None:
     """Number of the newest checkpoint; None if there is none."""

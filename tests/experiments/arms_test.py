@@ -12,7 +12,7 @@ from experiments import stage1
 from experiments import stage2
 from experiments import sweep
 from rstar2_jax import errors
-from rstar2_jax import run_folder
+from rstar2_jax import flag_tables
 from rstar2_jax.evaluation import comparison
 
 _ARMS = [(suite, arm) for suite, found in arms.SUITES.items() for arm in found]
@@ -28,7 +28,7 @@ def test_every_arm_parses_and_changes_what_it_says(suite, arm, preset):
   changes = arm.changes(base)
   job = run_queue.make(arm.name, 3, "stage1", stage1.CONFIGS,
                        ["x", f"--preset={preset}"], changes)
-  was, now = run_folder.flag_values(base), run_folder.flag_values(job.cfg)
+  was, now = flag_tables.values(base), flag_tables.values(job.cfg)
   differing = {k for k in now if now[k] != was[k]}
   assert differing - {"seed", "name"} == set(changes)
   assert job.cfg.seed == 3 and job.cfg.name == f"{arm.name}-s3"

@@ -7,7 +7,7 @@ import sys
 from xml.etree import ElementTree
 
 from experiments import stage2
-from rstar2_jax import run_folder
+from rstar2_jax import flag_tables
 
 _ROOT = pathlib.Path(__file__).resolve().parents[2]
 _EVIL = "</td><script>broken = 1</script>"
@@ -16,7 +16,7 @@ _EVIL = "</td><script>broken = 1</script>"
 def _run_folder(path, *, num_steps=12, is_finished=True, **given):
   """A folder as a run leaves it: config, session, metrics, summary."""
   path.mkdir(parents=True)
-  values = run_folder.flag_values(stage2.CONFIGS["laptop"]) | given
+  values = flag_tables.values(stage2.CONFIGS["laptop"]) | given
   config = {}
   for name, value in values.items():
     group, _, field = name.rpartition(".")
