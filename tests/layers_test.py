@@ -1,50 +1,15 @@
 """Who may import whom: rooms in one direction, JAX only where devices are."""
 
-import ast
-import pathlib
-
 import pytest
 
-_ROOT = pathlib.Path(__file__).resolve().parents[1]
-_PACKAGES = ("rstar2_jax", "sandbox_runner", "experiments")
-# A room imports from itself and from those before it.
-_ROOMS = ("data", "chat", "rollout", "rewards", "grpo", "policy", "learner",
-          "engine", "evaluation", "reports")
-_HOST_ROOMS = ("data", "chat", "rollout", "rewards", "grpo", "evaluation",
-               "reports")
-_DEVICE_ROOMS = ("policy", "learner")
+from tests import source_tree
+
+_ROOMS, _HOST_ROOMS = source_tree.ROOMS, source_tree.HOST_ROOMS
 _DEVICE_LIBRARIES = {"jax", "jaxlib", "flax", "optax", "orbax"}
-_LOSSES = "rstar2_jax.grpo.losses"
-_WEIGHT_SYNC = "rstar2_jax.learner.weight_sync"
-# Records and configuration: what every room may know.
-_COMMON = {"rstar2_jax.types", "rstar2_jax.config", "rstar2_jax.config_fields",
-           "rstar2_jax.config_learning", "rstar2_jax.errors"}
-
-
-def _module(path):
-  parts = path.relative_to(_ROOT).with_suffix("").parts
-  return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-
-
-_PATHS = {_module(path): path for package in _PACKAGES
-          for path in sorted((_ROOT / package).rglob("*.py"))}
-
-
-def _imports(path):
-  """Modules that a file names in imports, wherever they stand in it."""
-  found = set()
-  for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-    if isinstance(node, ast.Import):
-      found |= {alias.name for alias in node.names}
-    elif isinstance(node, ast.ImportFrom):
-      assert not node.level, f"{path}: relative import"
-      for alias in node.names:
-        name = f"{node.module}.{alias.name}"
-        found.add(name if name in _PATHS else node.module)
-  return found
-
-
-_IMPORTS = {module: _imports(path) for module, path in _PATHS.items()}
+_LOSSES, _WEIGHT_SYNC = source_tree.LOSSES, source_tree.WEIGHT_SYNC
+_PATHS = source_tree.paths_of(*source_tree.PACKAGES)
+_IMPORTS = {module: source_tree.imports_of(path, _PATHS)
+            for module, path in _PATHS.items()}
 
 
 def _reached(module):
@@ -63,12 +28,7 @@ def _reached(module):
 
 
 def _room(module):
-  """The room of a module of the library, "" for what is beside the rooms."""
-  if not module.startswith("rstar2_jax."):
-    return ""
-  parts = module.split(".")
-  is_package = module in _PATHS and _PATHS[module].name == "__init__.py"
-  return parts[1] if len(parts) > 2 or is_package else ""
+  return source_tree.room_of(module, _PATHS)
 
 
 def _in_rooms(rooms):
@@ -90,7 +50,7 @@ def test_host_rooms_know_nothing_of_devices(room):
       assert not found & _DEVICE_LIBRARIES, module
 
 
-@pytest.mark.parametrize("room", [*_DEVICE_ROOMS, "losses"])
+@pytest.mark.parametrize("room", [*source_tree.DEVICE_ROOMS, "losses"])
 def test_device_rooms_know_nothing_of_host_rooms(room):
   modules = [_LOSSES] if room == "losses" else _in_rooms([room])
   for module in modules:
@@ -108,7 +68,7 @@ def test_rooms_import_from_rooms_above_them(room):
       if not name.startswith("rstar2_jax"):
         continue
       if not _room(name):
-        assert name in _COMMON, f"{module} imports {name}"
+        assert name in source_tree.COMMON, f"{module} imports {name}"
       elif not (module == _WEIGHT_SYNC and _room(name) == "engine"):
         assert _ROOMS.index(_room(name)) <= _ROOMS.index(room), (
             f"{module} imports {name}")
