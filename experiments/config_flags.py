@@ -12,20 +12,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import math
-import os
 import shlex
 import signal
 import sys
-import textwrap
 import types
 import typing
 from typing import Any, Literal
 
 from absl import flags
 
+from experiments import flags_help
 from rstar2_jax import config
 from rstar2_jax import errors
-from rstar2_jax import flag_tables
 from rstar2_jax import interruption
 
 Configs = Mapping[str, config.Config]
@@ -42,10 +40,8 @@ def run(main: Callable[[config.Config], Any], configs: Configs) -> None:
     main: the experiment.
     configs: its configuration for each preset.
   """
-  if _is_help_asked(sys.argv):
-    _print_help(help_text(sys.modules["__main__"].__doc__ or "", configs))
-    sys.exit(0)
   with _exit_codes():
+    _help(configs, None)
     main(build(sys.argv, configs))
 
 
@@ -66,16 +62,21 @@ def run_with_options(
     operands: what it takes besides flags, at least one, e.g. "a run folder";
       empty: nothing. Goes without `configs`.
   """
-  if _is_help_asked(sys.argv):
-    doc = sys.modules["__main__"].__doc__ or ""
-    _print_help(_with_options(
-        help_text(doc, configs) if configs else doc.strip() + "\n", options))
-    sys.exit(0)
   with _exit_codes():
+    _help(configs, options)
     own, rest = split(sys.argv, options)
     if not configs:
       rest = _operands(rest, operands, options)
     main(own, rest)
+
+
+def _help(configs: Configs | None, options: type | None) -> None:
+  """Prints what --help asks for, and exits; returns where it is not there."""
+  groups = flags_help.asked(sys.argv)
+  if groups is not None:
+    flags_help.show(flags_help.text(
+        sys.modules["__main__"].__doc__ or "", configs, options, groups))
+    sys.exit(0)
 
 
 def _operands(
@@ -113,7 +114,7 @@ def split(argv: Sequence[str], options: type) -> tuple[Any, list[str]]:
 
 def command_line(experiment: str, options: Any, argv: Sequence[str]) -> str:
   """The command that gives these options and passes on these arguments."""
-  own = [f"--{f.name}={_shown(getattr(options, f.name))}"
+  own = [f"--{f.name}={flags_help.shown(getattr(options, f.name))}"
          for f in dataclasses.fields(options)
          if getattr(options, f.name) != f.default]
   return shlex.join(
@@ -161,7 +162,7 @@ def build(argv: Sequence[str], configs: Configs) -> config.Config:
     errors.UserError: unknown flag, or a value out of range.
   """
   flag_values = flags.FlagValues()
-  hints = _leaf_types(config.Config)
+  hints = _hints()
   for name, hint in hints.items():
     _define(name, hint, flag_values)
   with _flag_errors(list(hints)):
@@ -202,57 +203,6 @@ def replace(base: config.Config, values: Mapping[str, Any]) -> config.Config:
       name: dataclasses.replace(getattr(base, name), **value)
             if isinstance(value, dict) else value
       for name, value in top.items()})
-
-
-def help_text(description: str, configs: Configs) -> str:
-  """All flags by room, with the first preset's defaults."""
-  preset, base = next(iter(configs.items()))
-  defaults = flag_tables.values(base)
-  hints = _leaf_types(config.Config)
-  lines = [description.strip(), "",
-           f"Flags (defaults of --preset={preset}; presets:"
-           f" {', '.join(configs)}):"]
-  group = ""
-  for name, text in _leaf_helps(config.Config).items():
-    if name.rpartition(".")[0] != group:
-      group = name.rpartition(".")[0]
-      doc = type(getattr(base, group)).__doc__ or ""
-      lines += ["", f"{group}: {doc.splitlines()[0]}"]
-    shown = f"  --{name}={_shown(defaults[name])}"
-    lines.append(shown if len(shown) <= 80
-                 else shown[:76].rpartition(",")[0] + ",...")
-    choices = _choices(hints[name])
-    if choices:
-      text += f" One of: {', '.join(choices)}."
-    lines += textwrap.wrap(text, 78, initial_indent=" " * 6,
-                           subsequent_indent=" " * 6)
-  lines += ["", "--flagfile=FILE reads flags from a file, such as a run's"
-            " flags.txt;", "--noFLAG turns a switch off; 'none' stands for"
-            " None."]
-  return "\n".join(lines)
-
-
-def _is_help_asked(argv: Sequence[str]) -> bool:
-  return any(a in ("--help", "-help", "-h", "--helpfull") for a in argv[1:])
-
-
-def _with_options(text: str, options: type) -> str:
-  """A help text with the command's own flags before those passed on."""
-  lines = ["Own flags:"]
-  for field in dataclasses.fields(options):
-    lines.append(f"  --{field.name}={_shown(field.default)}")
-    lines += textwrap.wrap(field.metadata["help"], 78,
-                           initial_indent=" " * 6, subsequent_indent=" " * 6)
-  before, mark, after = text.partition("\nFlags (")
-  return "\n".join([before, *lines, mark + after])
-
-
-def _print_help(text: str) -> None:
-  try:
-    print(text, flush=True)
-  except BrokenPipeError:  # `| head` has seen enough
-    with contextlib.suppress(OSError):
-      os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class _Parser(flags.ArgumentParser):
@@ -302,37 +252,16 @@ def _parse(text: Any, hint: Any) -> Any:
   return text
 
 
+def _hints() -> dict[str, Any]:
+  return {name: hint for name, (_, hint)
+          in flags_help.leaves(config.Config).items()}
+
+
 def _define(name: str, hint: Any, flag_values: flags.FlagValues) -> None:
   flags.DEFINE_flag(
       flags.Flag(_Parser(hint), flags.ArgumentSerializer(), name, None, "",
                  boolean=hint is bool),
       flag_values=flag_values)
-
-
-def _leaves(cls: type) -> dict[str, tuple[dataclasses.Field, Any]]:
-  hints = typing.get_type_hints(cls)
-  leaves = {}
-  for field in dataclasses.fields(cls):
-    hint = hints[field.name]
-    if dataclasses.is_dataclass(hint):
-      leaves |= {f"{field.name}.{name}": leaf
-                 for name, leaf in _leaves(hint).items()}
-    elif field.name != "stage":
-      leaves[field.name] = field, hint
-  return leaves
-
-
-def _leaf_types(cls: type) -> dict[str, Any]:
-  return {name: hint for name, (_, hint) in _leaves(cls).items()}
-
-
-def _leaf_helps(cls: type) -> dict[str, str]:
-  return {name: field.metadata["help"]
-          for name, (field, _) in _leaves(cls).items()}
-
-
-def _choices(hint: Any) -> tuple[str, ...]:
-  return typing.get_args(hint) if typing.get_origin(hint) is Literal else ()
 
 
 def _unknown(name: str, known: Sequence[str]) -> str:
@@ -345,14 +274,6 @@ def _unknown(name: str, known: Sequence[str]) -> str:
   hint = (f"did you mean --{close[0]}?" if close
           else "--help lists all flags")
   return f"unknown flag --{name}; {hint}"
-
-
-def _shown(value: Any) -> str:
-  if isinstance(value, tuple):
-    return ",".join(map(str, value))
-  if isinstance(value, bool):
-    return str(value).lower()
-  return "none" if value is None else str(value)
 
 
 def _one_line(error: BaseException) -> str:

@@ -8,9 +8,11 @@ import sys
 import pytest
 
 from experiments import config_flags
+from experiments import flags_help
 from experiments import sft
 from experiments import stage2
 from experiments import stage3
+from rstar2_jax import config_fields
 from rstar2_jax import errors
 from rstar2_jax import flag_tables
 from rstar2_jax import run_folder
@@ -126,15 +128,59 @@ def test_mistakes_name_the_flag_the_value_and_what_is_allowed(arguments, parts):
     assert part in message
 
 
-def test_help_shows_every_flag_with_text_and_default():
-  text = config_flags.help_text("What it is.", stage2.CONFIGS)
-  assert text.startswith("What it is.")
+def _help(groups, options=None):
+  return flags_help.text("What it is.", stage2.CONFIGS, options, groups)
+
+
+def test_full_help_shows_every_flag_with_text_and_default():
+  text = _help("all")
   assert max(map(len, text.splitlines())) <= 80
   for name in flag_tables.values(stage2.CONFIGS["laptop"]):
     assert (f"  --{name}=" in text) == (name != "stage")
   assert f"  --num_steps={stage2.CONFIGS['laptop'].num_steps}\n" in text
   assert "  --loss.dual_clip=none\n" in text
   assert "One of: paper, release, random." in " ".join(text.split())
+
+
+def test_help_is_a_screen_of_groups():
+  """Flags of no group in full; of groups what they are about, and how many."""
+  text = _help("")
+  assert text.startswith("What it is.\n")
+  assert len(text.splitlines()) <= 45
+  assert max(map(len, text.splitlines())) <= 80
+  values = flag_tables.values(stage2.CONFIGS["laptop"])
+  for group in {name.partition(".")[0] for name in values if "." in name}:
+    num = sum(name.startswith(f"{group}.") for name in values)
+    doc = getattr(stage2.CONFIGS["laptop"], group).__doc__.splitlines()[0]
+    assert f" {group} {doc} ({num}) " in " ".join(text.split()), group
+  assert "  --seed=0\n" in text
+  assert "--loss.clip_low" not in text
+
+
+def test_help_beside_own_flags_only_names_the_groups():
+  @dataclasses.dataclass
+  class Options:
+    first: int = config_fields.field(3, "Where to begin.")
+  text = _help("", Options)
+  assert "  --first=3\n      Where to begin.\n" in text
+  assert "data, policy, sft, rollout," in text
+  assert "Where problems come from." not in text
+
+
+def test_help_of_groups_is_their_flags_alone():
+  text = _help("roc,log")
+  assert "What it is." not in text
+  assert {line.partition(".")[0].strip() for line in text.splitlines()
+          if line.startswith("  --")} == {"--roc", "--log"}
+  with pytest.raises(errors.UserError, match="no such group.* roc,"):
+    _help("rock")
+
+
+@pytest.mark.parametrize("argument, groups", [
+    ("--help", ""), ("-h", ""), ("-help", ""), ("--help=roc", "roc"),
+    ("--helpfull", "all"), ("--seed=1", None), ("help", None)])
+def test_how_help_is_asked_for(argument, groups):
+  assert flags_help.asked(["stage2", "--name=x", argument]) == groups
 
 
 @pytest.mark.parametrize("what, code, says", [
