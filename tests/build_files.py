@@ -10,6 +10,7 @@ the tree in every run.
 import ast
 from collections.abc import Iterable, Sequence
 import pathlib
+import re
 import sys
 from typing import Any
 
@@ -20,8 +21,8 @@ _RULES = "@rules_python//python:defs.bzl"
 _EVERYWHERE = ("//experiments:__subpackages__", "//tests:__subpackages__")
 # weight_sync, the one device module that knows a server.
 _ALSO_SEEN_BY = {"engine": ("learner",), "grpo": ("policy", "learner")}
-# Programs that are given as text, not as `-m NAME`.
-_STARTS = {"sandbox_runner.pool": {"sandbox_runner.zygote"}}
+# An import in a program that is given to Python as text.
+_IMPORT = re.compile(r"\bfrom (\w[\w.]*) import (\w+)")
 # Folders whose tests start processes for minutes.
 _LONG = ("engine", "experiments", "sandbox_runner")
 _EXPERIMENTS = "//experiments:commands"
@@ -86,7 +87,7 @@ def _target(module: str) -> str:
   foreign = sorted({m.partition(".")[0] for m in imports - _PATHS.keys()}
                    - set(sys.stdlib_module_names) - {"tests"})
   started = {_EXPERIMENTS if m == "experiments" else _label(m, module)
-             for m in _started(path) | _STARTS.get(module, set())}
+             for m in _started(path) | _imports_in_text(path) - imports}
   if path.name == "trajectory_viewer.py":
     started |= {f"{path.stem}.{end}" for end in ("css", "html", "js")}
   if module in source_tree.COMMON or module == "sandbox_runner.__main__":
@@ -148,6 +149,14 @@ def _started(path: pathlib.Path) -> set[str]:
   if path.is_relative_to(source_tree.ROOT / "experiments"):
     found.discard("experiments")
   return found
+
+
+def _imports_in_text(path: pathlib.Path) -> set[str]:
+  """Modules that programs import which stand in a file as strings."""
+  texts = [node.value for node in ast.walk(ast.parse(path.read_text()))
+           if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+  found = {".".join(names) for text in texts for names in _IMPORT.findall(text)}
+  return {m for m in found & _PATHS.keys() if _has_target(m)}
 
 
 def _conftests(path: pathlib.Path) -> set[str]:
