@@ -252,6 +252,11 @@ def _parse(text: Any, hint: Any) -> Any:
   return text
 
 
+def flag_names() -> list[str]:
+  """Names of all flags of a configuration."""
+  return list(_hints())
+
+
 def _hints() -> dict[str, Any]:
   return {name: hint for name, (_, hint)
           in flags_help.leaves(config.Config).items()}

@@ -11,6 +11,7 @@ from rstar2_jax import run_folder
 # Flags that decide which policy the earlier stages make. Others may differ:
 # one SFT and stage 1 serve many arms of stage 2.
 _DEFINING = ("policy.", "sft.", "data.families")
+_FREE = ("policy.attention", "policy.remat")  # speed and memory alone
 
 
 def require(cfg: config.Config, stage: ModuleType) -> str:
@@ -31,7 +32,8 @@ def require(cfg: config.Config, stage: ModuleType) -> str:
   path = run_folder.path_of(before)
   if run_folder.is_finished(path):
     what = run_folder.differences(
-        path, before, lambda name: name.startswith(_DEFINING))
+        path, before, lambda name: (
+            name.startswith(_DEFINING) and name not in _FREE))
     if what:
       raise errors.UserError(
           f"{cfg.stage} starts from {path}, which was made with other settings"

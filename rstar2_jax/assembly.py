@@ -29,6 +29,7 @@ from rstar2_jax.learner import checkpoints as checkpoints_lib
 from rstar2_jax.learner import optimizer as optimizer_lib
 from rstar2_jax.learner import train_state
 from rstar2_jax.learner import update
+from rstar2_jax.policy import attention
 from rstar2_jax.policy import hf_weights
 from rstar2_jax.policy import model
 from rstar2_jax.policy import sharding
@@ -64,8 +65,15 @@ class Stage:
     self.history = list(history)
     # Read now: a mistake in them must not show after hours of training.
     self.heldout = heldout_prompts(cfg)
+    try:
+      attention.check(cfg.policy.attention, cfg.batch.row_tokens,
+                      jax.default_backend())
+    except ValueError as e:
+      raise errors.UserError(str(e)) from e
+    # Of the learner alone: its rows have one length, which a kernel fits.
     self.learner = update.Learner(
-        policy.config, optimizer, update.Knobs(
+        dataclasses.replace(policy.config, attention=cfg.policy.attention),
+        optimizer, update.Knobs(
             loss=cfg.loss, temperature=cfg.rollout.temperature,
             num_ids=policy.tokenizer.vocab_size,
             max_response_tokens=cfg.rollout.max_response_tokens),

@@ -30,6 +30,9 @@ class PolicyConfig:
       "float32", "Compute dtype; parameters and reductions stay float32.")
   remat: bool = field(False, "Recompute layers in the backward pass: less"
                       " memory, more time.")
+  attention: Literal["auto", "xla", "chunked", "splash", "triton"] = field(
+      "auto", "Attention of the learner; auto: the backend's kernel where rows"
+      " fit it.")
 
   def __post_init__(self):
     _require_positive(

@@ -45,7 +45,7 @@ if typing.TYPE_CHECKING:
 _FREE = ("num_steps", "workdir", "name", "profile_steps", "checkpoint.", "log.",
          "eval.", "tool.urls", "rollout.urls", "rollout.request_timeout_s",
          "rollout.trajectory_timeout_s", "rollout.step_timeout_s", "engine.",
-         "mesh.")
+         "mesh.", "policy.attention", "policy.remat")
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy",
              "tokenizers", "transformers", "sympy")
 

@@ -71,6 +71,27 @@ def packed(
       out_specs=_WHERE, check_vma=False)(q, k, v, segment_ids)
 
 
+def check(kind: Kind, row_tokens: int, backend: str) -> None:
+  """Whether rows of a length can have a kind of attention on a backend.
+
+  Args:
+    kind: of attention.
+    row_tokens: T.
+    backend: as `jax.default_backend` names it.
+
+  Raises:
+    ValueError: they cannot; it names the flags.
+  """
+  if kind in _KERNEL_OF.values() and _KERNEL_OF.get(backend) != kind:
+    where = next(b for b, k in _KERNEL_OF.items() if k == kind)
+    raise ValueError(f"--policy.attention={kind}: needs a {where.upper()}, and"
+                     f" JAX runs on {backend}; auto takes what fits")
+  if kind in _KERNEL_OF.values() and row_tokens % kernels.BLOCK:
+    raise ValueError(
+        f"--policy.attention={kind}: needs --batch.row_tokens in multiples of"
+        f" {kernels.BLOCK}, not {row_tokens}")
+
+
 def _automatic(length: int, backend: str) -> str:
   if backend in _KERNEL_OF and not length % kernels.BLOCK:
     return _KERNEL_OF[backend]

@@ -167,3 +167,18 @@ def test_what_cannot_be_is_one_line(kind, message):
   q, k, v = _inputs(100)
   with pytest.raises(ValueError, match=message):
     attention.packed(q, k, v, _segments(100), kind=kind)
+
+
+@pytest.mark.parametrize("kind, row_tokens, backend, message", [
+    ("auto", 100, "cpu", ""), ("xla", 100, "tpu", ""),
+    ("splash", 256, "tpu", ""), ("triton", 256, "gpu", ""),
+    ("splash", 256, "cpu", "TPU.*runs on cpu"),
+    ("triton", 256, "tpu", "GPU.*runs on tpu"),
+    ("splash", 100, "tpu", "--batch.row_tokens.*128, not 100")])
+def test_what_a_backend_cannot_is_said_before_anything_starts(
+    kind, row_tokens, backend, message):
+  if not message:
+    attention.check(kind, row_tokens, backend)
+    return
+  with pytest.raises(ValueError, match=message):
+    attention.check(kind, row_tokens, backend)
