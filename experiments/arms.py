@@ -114,13 +114,17 @@ SUITES: Mapping[str, Sequence[Arm]] = {
     "roc": _ROC, "failed_attempts": _FAILED_ATTEMPTS, "loss": _LOSS}
 
 
+_Expected = Literal["higher", "lower", "no_gain"]
+
+
 def _roc_beats(baseline: str, source: str) -> tuple[Claim, ...]:
+  expectations: tuple[tuple[str, _Expected], ...] = (
+      ("tool_error_ratio_correct", "lower"), ("pass_at_1", "higher"),
+      ("response_tokens", "lower"))
   return tuple(
       Claim(arm="roc_paper", baseline=baseline, measure=measure,
             expected=expected, source=source)
-      for measure, expected in (("tool_error_ratio_correct", "lower"),
-                                ("pass_at_1", "higher"),
-                                ("response_tokens", "lower")))
+      for measure, expected in expectations)
 
 
 CLAIMS: Mapping[str, Sequence[Claim]] = {

@@ -172,7 +172,7 @@ def build(argv: Sequence[str], configs: Configs) -> config.Config:
         f"unexpected argument {rest[0]!r}; flags look like --seed=1")
   given = {name: flag_values[name].value for name in hints
            if flag_values[name].present}
-  base = configs.get(given.pop("preset", next(iter(configs))))
+  base = configs.get(str(given.pop("preset", next(iter(configs)))))
   if base is None:
     raise errors.UserError(
         f"this experiment has no such preset; it has {', '.join(configs)}")

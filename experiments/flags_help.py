@@ -73,7 +73,7 @@ def show(help_text: str) -> None:
 def leaves(cls: type) -> dict[str, tuple[dataclasses.Field, Any]]:
   """Field and annotated type of every flag of a configuration, by name."""
   hints = typing.get_type_hints(cls)
-  found = {}
+  found: dict[str, tuple[dataclasses.Field, Any]] = {}
   for field in dataclasses.fields(cls):
     hint = hints[field.name]
     if dataclasses.is_dataclass(hint):

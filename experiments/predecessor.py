@@ -42,7 +42,7 @@ def require(cfg: config.Config, stage: ModuleType) -> str:
   if cfg.preset != "laptop":
     raise errors.UserError(
         f"{cfg.stage} starts from {before.stage}, which is not finished in"
-        f" {path}; run: python -m {stage.__spec__.name} --preset={cfg.preset}"
+        f" {path}; run: python -m {stage.__name__} --preset={cfg.preset}"
         f" --seed={cfg.seed} --workdir={cfg.workdir}")
   print(f"{cfg.stage} starts from {before.stage}, which is not finished in"
         f" {path}: running it first", flush=True)

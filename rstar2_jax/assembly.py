@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import os
 import tempfile
-from typing import Any
+from typing import Any, Literal
 
 import jax
 import optax
@@ -303,8 +303,8 @@ def _first_policy(cfg: config.Config) -> Policy:
 
 
 def _open_source(
-    flag: str, name: str, split: str, cfg: config.Config, min_level: int,
-    max_level: int,
+    flag: str, name: str, split: Literal["train", "heldout"],
+    cfg: config.Config, min_level: int, max_level: int,
 ) -> prompts_lib.Source:
   try:
     return prompts_lib.open_source(

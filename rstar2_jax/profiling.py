@@ -1,11 +1,11 @@
 """JAX profiler traces of chosen steps."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable
 
 import jax
 
 
-def traced(steps: Iterable[int], window: str, folder: str) -> Iterator[int]:
+def traced(steps: Iterable[int], window: str, folder: str) -> Generator[int]:
   """Yields the steps; while those of the window run, a trace is recorded.
 
   Close it (`contextlib.closing`): a loop that is left early ends its trace.

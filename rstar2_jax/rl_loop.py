@@ -70,7 +70,7 @@ def train(cfg: config.Config, *, start: str) -> dict[str, Any]:
       clock.lap("select")
       log.write(step, groups, kept, state.params)
       clock.lap("log")
-      metrics = {}
+      metrics: dict[str, float] = {}
       if kept:
         batch = selection.pack(kept, cfg)
         clock.lap("select")

@@ -141,8 +141,8 @@ def roc_metrics(
   """How much was left out, and what the selection did to error ratios."""
   trajectories = [t for group in kept for t in group.trajectories]
   after = statistics.summarize(trajectories) if trajectories else {}
-  solved = [float(np.mean([t.reward > 0 for t in group.trajectories
-                           if not t.is_masked_out] or [0]))
+  solved = [float(np.mean([t.outcome > 0 for t in group.trajectories
+                           if not t.is_masked_out] or [False]))
             for group in groups]
   return {
       "groups_kept": len(kept) / len(groups),

@@ -82,7 +82,8 @@ class TrajectoryLog:
         trajectories, np.zeros(len(trajectories)),
         row_tokens=self._cfg.batch.row_tokens)
     return [
-        [x.tolist() for x in batching.unpack_sampled(values, trajectories)]
+        [x.tolist() for x in batching.unpack_sampled(
+            np.asarray(values), trajectories)]
         for values in self._learner.scores(params, batch)]
 
 
@@ -100,7 +101,7 @@ def transcripts(
   trained = {(t.prompt.id, t.sample)
              for group in kept for t in group.trajectories}
   graded = [t for g in groups for t in g.trajectories if t.reward is not None]
-  graded.sort(key=lambda t: (-t.reward, t.prompt.id, t.sample))
+  graded.sort(key=lambda t: (-t.outcome, t.prompt.id, t.sample))
   num = min(num, len(graded))
   # Evenly over the order of reward: the first and the last are among them.
   chosen = [graded[i * (len(graded) - 1) // max(num - 1, 1)]

@@ -159,6 +159,18 @@ class Trajectory:
   timings: Mapping[str, float] = dataclasses.field(default_factory=dict)  # s
 
   @property
+  def outcome(self) -> float:
+    """The reward of a graded trajectory.
+
+    Raises:
+      ValueError: it has not been graded.
+    """
+    if self.reward is None:
+      raise ValueError(f"trajectory {self.sample} of {self.prompt.id} has not"
+                       " been graded")
+    return self.reward
+
+  @property
   def num_turns(self) -> int:
     """Assistant turns sampled."""
     return len(self.turn_texts)

@@ -174,6 +174,7 @@ def open_workers(
   """
   with contextlib.ExitStack() as stack:
     tools = _open_tools(cfg, stack)
+    sync: weight_sync.WeightSync
     if cfg.rollout.urls:
       servers, max_seq_len = _remote_servers(cfg)
       sync = weight_sync.DiskSync(

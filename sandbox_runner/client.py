@@ -16,7 +16,7 @@ and `SessionLost` for sessions.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 import concurrent.futures
 import dataclasses
 import threading
@@ -230,7 +230,7 @@ class AsyncSession:
     except nodes_lib.ERRORS as e:
       result = protocol.ExecuteResult(
           status=Status.SANDBOX_UNAVAILABLE, session_lost=True,
-          message=self._client._note_failure(self._node, e),
+          message=self._nodes.note_failure(self._node, e),
       )
     if result.session_lost:
       raise SessionLost(result)
@@ -326,7 +326,8 @@ class Session:
   """See AsyncSession."""
 
   def __init__(
-      self, session: AsyncSession, wait: Callable[[Awaitable], Any]
+      self, session: AsyncSession,
+      wait: Callable[[Coroutine[Any, Any, Any]], Any],
   ):
     self._session = session
     self._wait = wait

@@ -225,6 +225,7 @@ class Descendants:
     syscalls.drop_capabilities()
     if self._use_landlock:
       landlock.restrict(self._directory)
+      assert self._filter is not None  # made with the slot
       self._filter.install()
 
   def list_processes(self) -> list[int]:

@@ -195,9 +195,9 @@ class Pool:
     for link in self._links:
       tier = counts.setdefault(link.tier, {'idle': 0, 'total': 0})
       tier['total'] += 1
-    for tier, idle in self._idle.items():
-      if tier in counts:
-        counts[tier]['idle'] = sum(not link.dead for link in idle)
+    for name, idle in self._idle.items():
+      if name in counts:
+        counts[name]['idle'] = sum(not link.dead for link in idle)
     return counts
 
   async def close(self) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 import dataclasses
 import enum
 import math
+import typing
 from typing import Any
 
 
@@ -54,6 +55,20 @@ def string(
   return value
 
 
+@typing.overload
+def number(
+    fields: Mapping[str, Any], name: str, default: float, low: float,
+    high: float,
+) -> float: ...
+
+
+@typing.overload
+def number(
+    fields: Mapping[str, Any], name: str, default: None, low: float,
+    high: float,
+) -> float | None: ...
+
+
 def number(
     fields: Mapping[str, Any],
     name: str,
@@ -70,6 +85,18 @@ def number(
   if math.isnan(value) or not low <= value <= high:
     raise InvalidRequest(name, f'{_short(value)} is not in [{low}, {high}]')
   return float(value)
+
+
+@typing.overload
+def integer(
+    fields: Mapping[str, Any], name: str, default: int, low: int, high: int,
+) -> int: ...
+
+
+@typing.overload
+def integer(
+    fields: Mapping[str, Any], name: str, default: None, low: int, high: int,
+) -> int | None: ...
 
 
 def integer(

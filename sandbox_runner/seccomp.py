@@ -102,8 +102,10 @@ def build_for_call() -> bytes:
   column = 0 if platform.machine() == 'x86_64' else 1
   program = [_instruction(_LOAD, _OFFSET_NR)]
   for name in _SLOT_ONLY:
+    number = _DENIED[name][column]
+    assert number is not None  # every machine has these
     program += [
-        _instruction(_JEQ, _DENIED[name][column], 0, 1),
+        _instruction(_JEQ, number, 0, 1),
         _instruction(_RETURN, _error(errno.EPERM)),
     ]
   program.append(_instruction(_RETURN, _ALLOW))
@@ -157,8 +159,8 @@ def build(*, allow_processes: bool = True, for_slot: bool = False) -> bytes:
   for name, numbers in denied.items():
     if for_slot and name in _SLOT_ONLY:
       continue
-    if numbers[column] is not None:
-      program += [_instruction(_JEQ, numbers[column], 0, 1), refuse]
+    if (denied_number := numbers[column]) is not None:
+      program += [_instruction(_JEQ, denied_number, 0, 1), refuse]
   program.append(_instruction(_RETURN, _ALLOW))
   return b''.join(program)
 

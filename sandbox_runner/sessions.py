@@ -183,9 +183,13 @@ class Sessions:
       wall_s = time.monotonic() - start
       answered = reply.done() and not reply.exception() and reply.result()
       if answered and not session.ended.done():
-        return self._cell_result(
-            session, request, reply.result(), wall_s, queue_ms
-        )
+        # A cell that is done before it can be ended for its output is over
+        # the limit all the same: what it comes to must not depend on speed.
+        if not session.link.has_exceeded():
+          return self._cell_result(
+              session, request, reply.result(), wall_s, queue_ms
+          )
+        session.link.cancel(session.call.call_id)
       timed_out = not session.ended.done() and not reply.done()
       return await self._lost_result(
           session, request, timed_out, wall_s, queue_ms

@@ -153,6 +153,7 @@ class SlotLink:
   async def finished(self, call_id: int) -> Outcome:
     """Waits for the end of the call that was begun. Raises SlotDied."""
     waiter = self._waiter
+    assert waiter is not None  # `begin` made it
     try:
       return await asyncio.shield(waiter)
     except asyncio.CancelledError:
@@ -179,11 +180,16 @@ class SlotLink:
         pass
     self._die()
 
+  def has_exceeded(self) -> bool:
+    """Whether the call has written more than a stream may hold."""
+    self._read_all()
+    return any(
+        capture.total > self._limits.max_bytes for capture in self._captures
+    )
+
   def drain(self) -> tuple[output.Capture, output.Capture]:
     """Takes what the pipes hold, and starts new captures."""
-    for index, fd in enumerate(self._reads):
-      while self._read(fd, index):
-        pass
+    self._read_all()
     captures = self._captures
     self._reset_captures()
     return captures
@@ -224,6 +230,11 @@ class SlotLink:
       if not self._exceeded and self._waiter is not None:
         self._exceeded = True
         self.cancel(self.num_calls - 1)
+
+  def _read_all(self) -> None:
+    for index, fd in enumerate(self._reads):
+      while self._read(fd, index):
+        pass
 
   def _read(self, fd: int, index: int) -> bool:
     try:

@@ -42,8 +42,8 @@ _PR_SET_NO_NEW_PRIVS = 38
 _SECCOMP_MODE_FILTER = 2
 
 _MACHINE = platform.machine()
-_PIVOT_ROOT = {'x86_64': 155, 'aarch64': 41}.get(_MACHINE)
-_CAPSET = {'x86_64': 126, 'aarch64': 91}.get(_MACHINE)
+_PIVOT_ROOT = {'x86_64': 155, 'aarch64': 41}.get(_MACHINE, -1)
+_CAPSET = {'x86_64': 126, 'aarch64': 91}.get(_MACHINE, -1)
 _MOUNT_SETATTR = 442
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -70,7 +70,7 @@ _NO_CAPS_REF = ctypes.byref(_NO_CAPS)
 
 def machine_supported() -> bool:
   """True if this processor's call numbers are known."""
-  return _PIVOT_ROOT is not None
+  return _PIVOT_ROOT >= 0
 
 
 def _check(result: int, what: str) -> int:

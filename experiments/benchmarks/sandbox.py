@@ -236,7 +236,8 @@ def measure_soak(num_calls: int) -> dict[str, Any]:
     name = ('print', 'print', 'error', 'print', 'numpy')[i % 5]
     return {'code': _PROGRAMS[name]}
 
-  looks, statuses = [], {}
+  looks: list[dict[str, Any]] = []
+  statuses: dict[str, int] = {}
   with load.Server() as server:
     asyncio.run(load.run_calls(server.url, list(map(body, range(500))), 16))
     for tenth in range(10):

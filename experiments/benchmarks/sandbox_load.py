@@ -47,13 +47,13 @@ class _Cgroup:
   def cpu_s(self) -> float:
     """CPU time of all that ever was in the group."""
     with open(self._file) as file:
-      return int(re.search(r'\d+', file.read())[0]) * self._unit_s
+      return int(re.findall(r'\d+', file.read())[0]) * self._unit_s
 
   def remove(self) -> None:
     """Removes the group once its processes have ended."""
-    for _ in range(100):
+    for _ in range(100 if self.path else 0):
       try:
-        os.rmdir(self.path)
+        os.rmdir(str(self.path))
         return
       except OSError:
         time.sleep(0.05)
@@ -93,6 +93,7 @@ class Server:
         command, cwd=_ROOT, env=environment, stdout=subprocess.PIPE,
         text=True,
     )
+    assert self._process.stdout is not None
     line = self._process.stdout.readline()
     if not line:
       raise RuntimeError('the server did not start')

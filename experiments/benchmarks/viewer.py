@@ -107,8 +107,8 @@ def measure(
     raise errors.UserError(
         f"no browser {chromium or 'chromium'}: install Chromium, or give"
         " --chromium=PATH")
-  open_s = {name: [] for name in paths}
-  next_s = {name: [] for name in paths}
+  open_s: dict[str, list[float]] = {name: [] for name in paths}
+  next_s: dict[str, list[float]] = {name: [] for name in paths}
   with sync_api.sync_playwright() as playwright:
     browser = playwright.chromium.launch(
         executable_path=executable, args=["--no-sandbox"])
@@ -163,7 +163,7 @@ def _record(
       fate=trajectory_records.Fate.TRAINED, advantage=rng.gauss(0, 1),
       error_ratio=0.0, answer_format=0.0,
       learner_logprobs=tuple(x + rng.gauss(0, 0.01)
-                             for span in policy for x in span.logprobs),
+                             for span in policy for x in span.logprobs or ()),
       entropy=tuple(rng.expovariate(2) for _ in range(tokens)))
 
 

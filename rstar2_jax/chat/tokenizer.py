@@ -57,14 +57,16 @@ class Tokenizer:
     self._plain = tokenizers.Tokenizer.from_str(self._backend.to_str())
     self._plain.encode_special_tokens = True
     self._config = dict(config or {})
-    ids = {mark: self._backend.token_to_id(mark) for mark in template.MARKS}
+    ids = {mark: i for mark in template.MARKS
+           if (i := self._backend.token_to_id(mark)) is not None}
     for mark in (template.IM_START, template.IM_END):
-      if ids[mark] is None:
+      if mark not in ids:
         raise ValueError(f"the tokenizer has no token {mark}; use a ChatML"
                          " model (Qwen, SmolLM2-Instruct) or add the marks")
     self.im_end_id: int = ids[template.IM_END]
     self.stop_ids: tuple[int, ...] = tuple(
-        i for i in (self.im_end_id, ids[template.END_OF_TEXT]) if i is not None)
+        ids[mark] for mark in (template.IM_END, template.END_OF_TEXT)
+        if mark in ids)
     self.pad_id: int = self.stop_ids[-1]
     self.vocab_size: int = max(
         self._backend.get_vocab(with_added_tokens=True).values()) + 1
@@ -263,9 +265,10 @@ class Tokenizer:
     text = "".join(_valid(part) for part, _ in pending)
     if text:
       encoding = self._plain.encode(text, add_special_tokens=False)
-      ends = []
-      for part, source in pending:
-        ends.append(((ends[-1][0] if ends else 0) + len(_valid(part)), source))
+      ends: list[tuple[int, types.Source]] = []
+      for written, source in pending:
+        start = ends[-1][0] if ends else 0
+        ends.append((start + len(_valid(written)), source))
       part = 0
       for i, (start, _) in zip(encoding.ids, encoding.offsets, strict=True):
         while part + 1 < len(ends) and start >= ends[part][0]:

@@ -120,13 +120,16 @@ def _prompt(
     if all(field in row.values for field in _GPQA_FIELDS):
       return _multiple_choice(name, number, [
           str(row.values[field]) for field in _GPQA_FIELDS])
-    row = math_schemas.convert(row)
-  if isinstance(row, row_files.Reject):
-    raise ValueError(f"benchmark {name}: {row.where}: {row.reason}"
-                     f" ({row.detail}); a benchmark must be read whole")
-  answer = row.answer.strip().strip("$").strip()
+    problem = math_schemas.convert(row)
+  else:
+    problem = row
+  if isinstance(problem, row_files.Reject):
+    raise ValueError(
+        f"benchmark {name}: {problem.where}: {problem.reason}"
+        f" ({problem.detail}); a benchmark must be read whole")
+  answer = problem.answer.strip().strip("$").strip()
   return types.Prompt(
-      id=f"{name}/{row.id or number}", problem=row.text,
+      id=f"{name}/{problem.id or number}", problem=problem.text,
       answer=records.read_integer(answer.replace(_THIN_COMMA, ",")) or answer,
       source=name)
 

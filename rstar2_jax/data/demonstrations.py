@@ -130,7 +130,8 @@ def execute(code: str) -> types.ToolResult:
                             stderr="".join(traceback.format_exception_only(e)))
   except Exception as e:  # pylint: disable=broad-exception-caught
     # The first frame is this function's.
-    trace = traceback.format_exception(type(e), e, e.__traceback__.tb_next)
+    rest = e.__traceback__.tb_next if e.__traceback__ else None
+    trace = traceback.format_exception(type(e), e, rest)
     return types.ToolResult(status=types.ToolStatus.RUNTIME_ERROR, exit_code=1,
                             stdout=stdout.getvalue(), stderr="".join(trace))
   return types.ToolResult(status=types.ToolStatus.SUCCESS, exit_code=0,

@@ -54,7 +54,8 @@ def drop_duplicates(problems: Sequence[Problem]) -> Filtered:
   answers: dict[str, set[str]] = {}
   for p in problems:
     answers.setdefault(_key(p.text), set()).add(p.answer)
-  kept, rejects, seen = [], [], {}
+  kept, rejects = [], []
+  seen: dict[str, str] = {}
   for p in problems:
     key = _key(p.text)
     if len(answers[key]) > 1:

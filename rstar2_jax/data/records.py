@@ -34,7 +34,8 @@ def read_jsonl(path: str | pathlib.Path) -> list[types.Prompt]:
       lacks a field, or has an answer that is no integer.
   """
   path = pathlib.Path(path)
-  prompts, line_of_id = [], {}
+  prompts: list[types.Prompt] = []
+  line_of_id: dict[str, int] = {}
   for number, row in read_rows(path):
     where = f"{path}:{number}"
     prompt = to_prompt(row, where=where, default_id=f"{path.stem}-{number}")

@@ -54,7 +54,8 @@ class Device:
     self._row_counts = sorted({
         max(1, config.num_slots // _FEW), config.num_slots})
     self._cache = self._empty_cache()
-    shapes = dict(model_config=model_config, num_ids=num_ids)
+    shapes: dict[str, Any] = {
+        "model_config": model_config, "num_ids": num_ids}
     self._prefill = jax.jit(
         functools.partial(steps.prefill, model_config=model_config),
         donate_argnames="cache")
@@ -70,11 +71,11 @@ class Device:
   def num_compiled(self) -> dict[str, int]:
     """Compiled shapes of each kind of step."""
     return {
-        "prefill": self._prefill._cache_size(),
-        "decode": self._decode._cache_size(),
-        "copy": self._copy._cache_size(),
-        "grow": self._grow._cache_size(),
-        "score": self._score._cache_size(),
+        "prefill": _num_compiled(self._prefill),
+        "decode": _num_compiled(self._decode),
+        "copy": _num_compiled(self._copy),
+        "grow": _num_compiled(self._grow),
+        "score": _num_compiled(self._score),
     }
 
   @property
@@ -227,7 +228,9 @@ class Device:
     return jax.device_put(
         params, jax.sharding.SingleDeviceSharding(jax.devices()[0]))
 
-  def _pad(self, slots: Sequence[int], num_rows: int) -> np.ndarray:
+  def _pad(
+      self, slots: Sequence[int] | np.ndarray, num_rows: int
+  ) -> np.ndarray:
     """int32 [num_rows]; the rest names no slot."""
     result = np.full(num_rows, self.config.num_slots, np.int32)
     result[:len(slots)] = slots
@@ -254,3 +257,8 @@ def _is_filtered(controls: np.ndarray) -> bool:
   return bool(np.any(
       (controls[:, steps.TOP_K] > 0) | (floats(steps.TOP_P) < 1)
       | (floats(steps.MIN_P) > 0)))
+
+
+def _num_compiled(function: Any) -> int:
+  """Shapes that a jitted function was compiled for; JAX has no public name."""
+  return function._cache_size()

@@ -112,6 +112,7 @@ class Engine:
       RuntimeError: the engine is closed or has failed.
     """
     done = await self.run(request)
+    assert done.finish_reason is not None  # it has ended without an error
     return types.SampleResult(
         output_ids=tuple(done.output_ids), logprobs=tuple(done.logprobs),
         finish_reason=done.finish_reason["type"],
@@ -244,7 +245,7 @@ class Engine:
     `flush=False` keeps the KV of the old weights; only for those who ask.
     """
     self._device.check_params(params)
-    future = concurrent.futures.Future()
+    future: concurrent.futures.Future[None] = concurrent.futures.Future()
 
     def apply() -> None:
       if not future.set_running_or_notify_cancel():
@@ -284,7 +285,8 @@ class Engine:
     """
     ids = np.asarray(input_ids, np.int32)
     sample = types.SampleRequest(
-        rid="score", input_ids=ids, max_new_tokens=0, temperature=temperature)
+        rid="score", input_ids=ids.tolist(), max_new_tokens=0,
+        temperature=temperature)
     self.check(sample)
     return self._call(lambda: self._device.score(ids, temperature)).result()
 
@@ -329,7 +331,7 @@ class Engine:
 
   def _call(self, function: Callable[[], Any]) -> concurrent.futures.Future:
     """Like `_post`; the future holds the result."""
-    future = concurrent.futures.Future()
+    future: concurrent.futures.Future[Any] = concurrent.futures.Future()
 
     def apply() -> None:
       if not future.set_running_or_notify_cancel():

@@ -96,7 +96,7 @@ class Reader:
                          " input_ids instead of text")
       if not all(isinstance(t, str) for t in texts):
         raise ValueError("text must be a string or a list of strings")
-      return [self._text.encode(t) for t in texts], isinstance(text, list)
+      return [self._text.encode(str(t)) for t in texts], isinstance(text, list)
     if not isinstance(ids, list):
       raise ValueError("input_ids must be a list of integers")
     is_list = bool(ids) and isinstance(ids[0], list)
@@ -177,7 +177,7 @@ def answer(
   """
   n = len(done.output_ids)
   last_version = done.versions[-1][0] if done.versions else weight_version
-  meta = {
+  meta: dict[str, Any] = {
       "id": item.sample.rid,
       "finish_reason": done.finish_reason,
       "prompt_tokens": len(done.prompt_ids),
@@ -232,7 +232,7 @@ def _logprobs(
       "output_token_logprobs_length": len(done.output_ids),
   }
   extras, prompt = item.extras, done.prompt_logprobs
-  start = extras.logprob_start
+  start = extras.logprob_start or 0
   if prompt is not None:
     # Nothing is said about the first id that is asked for.
     meta["input_token_logprobs"] = [

@@ -160,7 +160,7 @@ class Slots:
     self.num_known[idle] = 0
     for slot in np.flatnonzero(~idle):
       self.target[slot] = self.num_known[slot] - 1
-      self._start(slot)
+      self._start(int(slot))
 
   def _start(self, slot: int) -> None:
     self._source[slot] = -1

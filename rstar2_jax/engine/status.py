@@ -14,10 +14,14 @@ _VERSION = "rstar2_jax"
 
 
 class _Settings(Protocol):
-  model_path: str
-  random_seed: int
-  host: str
-  port: int
+  @property
+  def model_path(self) -> str: ...
+  @property
+  def random_seed(self) -> int: ...
+  @property
+  def host(self) -> str: ...
+  @property
+  def port(self) -> int: ...
 
 
 class Status:

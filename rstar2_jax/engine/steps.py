@@ -55,10 +55,10 @@ class Sampled(NamedTuple):
 class PromptLogprobs(NamedTuple):
   """About each id of a prompt given those before; entry 0 says nothing."""
 
-  logprobs: np.ndarray  # float32 [n]
-  top_logprobs: np.ndarray  # float32 [n, K]
-  top_ids: np.ndarray  # int32 [n, K]
-  chosen_logprobs: np.ndarray  # float32 [n, M]
+  logprobs: Any  # float32 [n]; on device, then on the host
+  top_logprobs: Any  # float32 [n, K]
+  top_ids: Any  # int32 [n, K]
+  chosen_logprobs: Any  # float32 [n, M]
 
 
 class _Carry(NamedTuple):
@@ -142,7 +142,7 @@ def decode(
         is_filtered=is_filtered)
     is_stop = is_active & jnp.any(ids[:, None] == stop_ids, axis=-1)
     rich = carry.rich
-    if rich is not None:
+    if rich is not None and chosen is not None:
       scaled = sampling.scale(logits, params_of.temperature, num_ids=num_ids)
       rich = _put_rich(rich, carry.step, scaled, chosen)
     return _Carry(

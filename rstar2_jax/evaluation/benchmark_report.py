@@ -128,7 +128,7 @@ def _cells(result: Mapping[str, Any]) -> list[str]:
       f"{100 * result['truncated']:.1f} %", str(result["lost"])]
 
 
-def _shown(value: Mapping[str, float | None]) -> str:
+def _shown(value: Mapping[str, Any]) -> str:
   if value["low"] is None:
     return f"{100 * value['mean']:.1f}"
   half = 100 * (value["high"] - value["mean"])

@@ -65,7 +65,7 @@ def interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
 
 
 def measures(
-    summary: Mapping[str, Any], steps: Sequence[Mapping[str, float]]
+    summary: Mapping[str, Any], steps: Sequence[Mapping[str, float | None]]
 ) -> dict[str, float]:
   """What a finished run is compared by.
 
@@ -78,12 +78,12 @@ def measures(
     pass@1 is the final policy's, the rest means over the last quarter of
     training.
   """
-  found = {}
+  found: dict[str, float] = {}
   if summary.get("pass_at_1_after") is not None:
     found["pass_at_1"] = float(summary["pass_at_1_after"])
   tail = steps[len(steps) - max(1, round(_TAIL * len(steps))):]
   for name, key in TRAINING_METRICS.items():
-    values = [s[key] for s in tail if s.get(key) is not None]
+    values = [x for s in tail if (x := s.get(key)) is not None]
     if values:
       found[name] = float(np.mean(values))
   return found

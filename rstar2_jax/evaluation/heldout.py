@@ -90,5 +90,5 @@ def summarize(
 
 
 def _mean_reward(group: types.TrajectoryGroup) -> float | None:
-  rewards = [t.reward for t in group.trajectories if not t.is_masked_out]
+  rewards = [t.outcome for t in group.trajectories if not t.is_masked_out]
   return float(np.mean(rewards)) if rewards else None

@@ -53,8 +53,9 @@ def shardings(
     return replicated if not leaf.shape else by_name.get(
         _names(path), replicated)
 
+  where: Any = replicated  # a sharding in the place of its array
   return TrainState(
-      step=replicated, params=of_params,
+      step=where, params=of_params,
       opt_state=jax.tree_util.tree_map_with_path(
           one, jax.eval_shape(optimizer.init, params)))
 

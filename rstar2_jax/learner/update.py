@@ -92,8 +92,9 @@ class Learner:
     where = train_state.shardings(
         jax.eval_shape(lambda: model.init(model_config, 0)), optimizer, mesh)
     replicated = sharding.replicated(mesh)
-    summed = dict(donate_argnames="sums",
-                  out_shardings=(where.params, replicated))
+    summed: dict[str, Any] = {
+        "donate_argnames": "sums",
+        "out_shardings": (where.params, replicated)}
     self._grpo = jax.jit(
         functools.partial(_grpo_gradients, **shared), **summed)
     self._sft = jax.jit(functools.partial(_sft_gradients, **shared), **summed)
@@ -138,11 +139,12 @@ class Learner:
     """Logprobs and entropies at the sampling temperature, numpy [R, T]."""
     parts = jax.device_get([self._score(params, rows)
                             for rows in self._micro_batches(batch)])
-    return losses.Scores(*(np.concatenate(part)[:len(batch.tokens)]
-                           for part in zip(*parts, strict=True)))
+    joined: list[Any] = [np.concatenate(part)[:len(batch.tokens)]
+                         for part in zip(*parts, strict=True)]
+    return losses.Scores(*joined)
 
   def _update(self, state, batch, step):
-    sums = self._zeros(state.params), None
+    sums: tuple[Any, Any] = self._zeros(state.params), None
     for rows in self._micro_batches(batch):
       gradients, metrics = step(sums[0], rows)
       sums = gradients, _add(sums[1], metrics)
@@ -169,7 +171,7 @@ class Learner:
               np.pad(x, ((0, missing), (0, 0))) for x in rows)), where)
 
 
-def _counts(batch: types.PackedBatch) -> dict[str, np.ndarray]:
+def _counts(batch: types.PackedBatch) -> dict[str, np.float32]:
   """Denominators over the whole batch."""
   trained = batch.segment_ids * batch.loss_mask
   num_sequences = sum(len(np.unique(row[row > 0])) for row in trained)
@@ -181,10 +183,12 @@ def _scores(
     params, batch: types.PackedBatch, *, model_config, knobs: Knobs,
     mesh: jax.sharding.Mesh, chunk_tokens: int, temperature: float,
 ) -> losses.Scores:
-  hidden = model.hidden(params, model_config, batch.tokens, batch.positions,
-                        batch.segment_ids, mesh=mesh)
+  tokens, positions, segment_ids = map(
+      jnp.asarray, (batch.tokens, batch.positions, batch.segment_ids))
+  hidden = model.hidden(
+      params, model_config, tokens, positions, segment_ids, mesh=mesh)
   return losses.token_logprobs(
-      hidden, batch.tokens, batch.segment_ids,
+      hidden, tokens, segment_ids,
       lambda states: model.logits(params, model_config, states),
       temperature=temperature, num_ids=knobs.num_ids,
       chunk_tokens=chunk_tokens)
@@ -200,9 +204,9 @@ def _grpo_gradients(
 ):
   """Gradients added to `sums`, and metrics, of one micro-batch."""
   cfg = knobs.loss
-  scores_of = functools.partial(
-      _scores, batch=batch, knobs=knobs, temperature=knobs.temperature,
-      **shared)
+  def scores_of(params):
+    return _score(params, batch, knobs=knobs, **shared)
+
   reference_logprobs = (
       None if reference is None else scores_of(reference).logprobs)
   weights = losses.token_weights(

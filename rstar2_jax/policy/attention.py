@@ -21,7 +21,7 @@ Kind = Literal["auto", "xla", "chunked", "splash", "triton"]
 _QUERY_BLOCK = 512
 _KEY_BLOCK = 512
 _MASKED = -1e30  # finite, so that a difference of two is no NaN
-_KERNEL_OF = {"tpu": "splash", "gpu": "triton"}
+_KERNEL_OF: dict[str, Kind] = {"tpu": "splash", "gpu": "triton"}
 P = jax.sharding.PartitionSpec
 _WHERE = P(("data", "fsdp"), None, "tensor", None)  # [R, T, heads, D]
 
@@ -92,7 +92,7 @@ def check(kind: Kind, row_tokens: int, backend: str) -> None:
         f" {kernels.BLOCK}, not {row_tokens}")
 
 
-def _automatic(length: int, backend: str) -> str:
+def _automatic(length: int, backend: str) -> Kind:
   if backend in _KERNEL_OF and not length % kernels.BLOCK:
     return _KERNEL_OF[backend]
   return "xla" if length <= 2 * _QUERY_BLOCK else "chunked"

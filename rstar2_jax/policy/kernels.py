@@ -48,8 +48,9 @@ def splash(
   def one_row(q, k, v, segments):
     return kernel(q, k, v, kernel_lib.SegmentIds(q=segments, kv=segments))
 
-  heads_first = [jnp.swapaxes(x, 1, 2) for x in (q * width**-0.5, k, v)]
-  mixed = jax.vmap(one_row)(*heads_first, segment_ids)
+  q_first, k_first, v_first = (
+      jnp.swapaxes(x, 1, 2) for x in (q * width**-0.5, k, v))
+  mixed = jax.vmap(one_row)(q_first, k_first, v_first, segment_ids)
   return jnp.swapaxes(mixed, 1, 2).astype(q.dtype)
 
 

@@ -26,7 +26,7 @@ from flax import nnx
 import jax
 import jax.numpy as jnp
 
-from rstar2_jax.policy import attention
+from rstar2_jax.policy import attention as attention_lib
 from rstar2_jax.policy import rope
 
 Params = Mapping[str, Any]
@@ -62,7 +62,7 @@ class ModelConfig:
   max_position_embeddings: int = 32_768
   dtype: str = "float32"  # of matrix products
   remat: bool = False  # recompute layers in the backward pass
-  attention: str = "auto"  # over packed rows, see attention.Kind
+  attention: attention_lib.Kind = "auto"  # over packed rows, see attention.Kind
 
   @classmethod
   def from_hf(cls, values: Mapping[str, Any], *, dtype: str = "float32",
@@ -267,7 +267,7 @@ def hidden(
   def one_layer(x, layer_params):
     block = layer(layer_params, config)
     q, k, v = block.project(x, positions)
-    mixed = attention.packed(
+    mixed = attention_lib.packed(
         q, k, v, segment_ids, kind=config.attention, mesh=mesh)
     return block.finish(x, mixed), None
 
@@ -306,7 +306,7 @@ def extend(
         k.astype(k_cache.dtype), mode="drop")
     v_cache = v_cache.at[rows, positions].set(
         v.astype(v_cache.dtype), mode="drop")
-    mixed = attention.cached(q, k_cache, v_cache, positions)
+    mixed = attention_lib.cached(q, k_cache, v_cache, positions)
     return block.finish(x, mixed), (k_cache, v_cache)
 
   x = embed(params, config, tokens)

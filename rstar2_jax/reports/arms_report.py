@@ -33,7 +33,7 @@ class Run:
   arm: str
   seed: int
   summary: Mapping[str, Any]
-  steps: Sequence[Mapping[str, float]]
+  steps: Sequence[Mapping[str, float | None]]
 
   @property
   def measures(self) -> Mapping[str, float]:
@@ -199,8 +199,8 @@ def _chart(runs: Sequence[Run], measure: str) -> str:
   series = []
   for arm in dict.fromkeys(run.arm for run in runs):
     values = [comparison.smooth(
-        {int(s["step"]): scale * s[key] for s in run.steps
-         if s.get(key) is not None}, _WINDOW)
+        {int(s["step"] or 0): scale * y for s in run.steps
+         if (y := s.get(key)) is not None}, _WINDOW)
               for run in runs if run.arm == arm]
     x, mean, low, high = comparison.band([v for v in values if v])
     if x:

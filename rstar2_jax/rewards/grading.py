@@ -108,8 +108,8 @@ def boxed_answer(turn: str) -> str | None:
   start = max(_end_of_last(answer, box) for box in _BOXES)
   if not start:
     return None
-  end = _closing_brace(answer, start)
-  return None if end is None else answer[start:end]
+  close = _closing_brace(answer, start)
+  return None if close is None else answer[start:close]
 
 
 def read_integer(text: str) -> str | None:
@@ -163,7 +163,8 @@ def _unwrap(text: str) -> str:
 
 
 def _strip(text: str) -> str:
-  start, end = _LEFT_EDGE.match(text).end(), len(text)
+  edge = _LEFT_EDGE.match(text)
+  start, end = edge.end() if edge else 0, len(text)
   while end > start:
     if text[end - 1] in _BLANKS:
       end -= 1

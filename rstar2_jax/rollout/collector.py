@@ -126,7 +126,7 @@ class Collector:
     deadline_s = time.monotonic() + timeout_s
     collection = f"{seeds.derive(*seed_parts):08x}"
     tasks = []
-    num_seen = collections.Counter()
+    num_seen: collections.Counter[str] = collections.Counter()
     for p, prompt in enumerate(prompts):
       # A small data set can repeat a prompt within a step; its samples must
       # still differ (P24).

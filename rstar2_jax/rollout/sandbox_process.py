@@ -58,7 +58,7 @@ class SandboxProcess:
     timer.daemon = True
     timer.start()
     try:
-      for line in self._process.stdout:
+      for line in self._process.stdout or ():
         match = _READY.search(line)
         if match:
           return match.group(1), match.group(2).strip()

@@ -38,7 +38,7 @@ def summarize(trajectories: Sequence[types.Trajectory]) -> dict[str, float]:
   if not graded:
     return metrics
   metrics |= {
-      "reward": _mean(t.reward for t in graded),
+      "reward": _mean(t.outcome for t in graded),
       "response_tokens": _mean(t.num_response_tokens for t in graded),
       "turns": _mean(t.num_turns for t in graded),
       "tool_calls": _mean(len(t.tool_calls) for t in graded),
@@ -55,9 +55,9 @@ def summarize(trajectories: Sequence[types.Trajectory]) -> dict[str, float]:
     metrics["tool_queue_ms"] = _mean(r.queue_ms for r in results)
   metrics |= _ratio("tool_error_ratio", graded)
   metrics |= _ratio("tool_error_ratio_correct",
-                    [t for t in graded if t.reward > 0])
+                    [t for t in graded if t.outcome > 0])
   metrics |= _ratio("tool_error_ratio_incorrect",
-                    [t for t in graded if t.reward <= 0])
+                    [t for t in graded if t.outcome <= 0])
   metrics |= _shares("tool_status", [r.status for r in results])
   return metrics
 
@@ -67,7 +67,7 @@ def by_source(trajectories: Iterable[types.Trajectory]) -> dict[str, float]:
   rewards = collections.defaultdict(list)
   for t in trajectories:
     if not t.is_masked_out:
-      rewards[t.prompt.source or "all"].append(t.reward)
+      rewards[t.prompt.source or "all"].append(t.outcome)
   return {name: float(np.mean(r)) for name, r in sorted(rewards.items())}
 
 

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 
@@ -25,10 +24,13 @@ from rstar2_jax.engine import engine as engine_lib
 from rstar2_jax.policy import hf_weights
 from rstar2_jax.policy import model
 from rstar2_jax.rollout import sampler_client
+from tests.engine import server_process
 
-_IDS = [1, 75, 76, 77, 198, 80, 81, 82, 83, 84]
-_SHAPES = {"max_running_requests": 16, "context_length": 320,
-           "prefill_rows": 4, "chunked-prefill-size": 16, "decode-steps": 4}
+_IDS = server_process.IDS
+running, until = server_process.running, server_process.until
+call, generate = server_process.call, server_process.generate
+load_of = server_process.load_of
+
 
 
 @pytest.fixture(scope="module")
@@ -60,27 +62,6 @@ def folder(save):
   return save(0)
 
 
-def launch(folder, *flags):
-  shapes = [f"--{name}={value}" for name, value in _SHAPES.items()]
-  return subprocess.Popen(
-      [sys.executable, "-m", "rstar2_jax.engine", f"--model_path={folder}",
-       *shapes, *flags], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-      text=True)
-
-
-@contextlib.contextmanager
-def running(folder, *flags):
-  process = launch(folder, "--port=0", *flags)
-  try:
-    line = process.stdout.readline()
-    match = re.search(r"ready at (http://127\.0\.0\.1:\d+)", line)
-    assert match, (line, process.stderr.read())
-    yield process, match[1]
-  finally:
-    process.kill()
-    process.communicate()
-
-
 @pytest.fixture(scope="module")
 def url(folder):
   with running(folder) as (_, url):
@@ -96,43 +77,6 @@ def engine(folder):
       decode_steps=4))
   with contextlib.closing(engine):
     yield engine
-
-
-def call(url, path, body=None, method=None):
-  """(status, parsed body or text)."""
-  request = urllib.request.Request(
-      url + path, None if body is None else json.dumps(body).encode(),
-      {"Content-Type": "application/json"}, method=method)
-  try:
-    with urllib.request.urlopen(request, timeout=60) as response:
-      status, text = response.status, response.read().decode()
-  except urllib.error.HTTPError as e:
-    status, text = e.code, e.read().decode()
-  try:
-    return status, json.loads(text)
-  except ValueError:
-    return status, text
-
-
-def generate(url, **body):
-  params = {"max_new_tokens": 6, "ignore_eos": True, "sampling_seed": 3}
-  params |= body.pop("params", {})
-  if "text" not in body:
-    body = {"input_ids": _IDS} | body
-  status, answer = call(url, "/generate", body | {"sampling_params": params})
-  assert status == 200, answer
-  return answer
-
-
-def load_of(url):
-  return call(url, "/v1/loads")[1]["loads"][0]
-
-
-def until(condition, timeout_s=20.0):
-  end = time.monotonic() + timeout_s
-  while not condition():
-    assert time.monotonic() < end, "did not happen in time"
-    time.sleep(0.01)
 
 
 def test_clients_give_equal_tokens_and_logprobs(engine, url, tokenizer):

@@ -10,6 +10,7 @@ import pytest
 
 from sandbox_runner import client as client_lib
 from sandbox_runner import protocol
+from tests.sandbox_runner import servers
 
 Status = protocol.Status
 
@@ -72,6 +73,25 @@ def test_verify(client):
   assert client.verify('1,000', '1000').equal
   assert client.verify(r'\frac{1}{2}', '0.5', timeout_s=30).equal
   assert not client.verify('1', '2').equal
+
+
+def test_a_session_on_a_node_that_died_is_lost():
+  """Not an error of the client's own, and its message names the node."""
+  server = servers.Server()
+  try:
+    with client_lib.Client([server.url]) as client:
+      session = client.create_session(protocol.SessionRequest(tier='bare'))
+      assert session.run('1 + 1').value == '2'
+      server.process.kill()
+      server.process.wait()
+      with pytest.raises(client_lib.SessionLost) as error:
+        session.run('1 + 1')
+    result = error.value.result
+    assert result.status is Status.SANDBOX_UNAVAILABLE
+    assert result.session_lost and server.url in result.message
+  finally:
+    server.process.kill()
+    server.process.communicate()
 
 
 def test_sessions(client):
