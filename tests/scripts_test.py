@@ -115,7 +115,7 @@ def test_requirements_of_the_core_need_no_torch():
   names = {re.split(r"[<>=;\[ ]", line)[0].lower() for line in lines
            if line and not line.startswith("#")}
   assert {"jax", "flax", "optax", "numpy", "tqdm", "tensorboardx"} <= names
-  assert not {"torch", "sglang"} & names
+  assert not {"torch", "sglang", "transformers"} & names
 
 
 def _python():

@@ -357,7 +357,13 @@ def _valid(text: str) -> str:
 
 def _convert(folder: pathlib.Path) -> tokenizers.Tokenizer:
   """Opens a folder without tokenizer.json through transformers."""
-  import transformers  # pylint: disable=g-import-not-at-top; costs seconds
+  try:
+    # pylint: disable=g-import-not-at-top; optional, and costs seconds
+    import transformers
+  except ImportError:
+    raise ValueError(
+        f"{folder}: has no tokenizer.json; to read other tokenizers run: pip"
+        " install transformers") from None
   try:
     return transformers.AutoTokenizer.from_pretrained(
         str(folder)).backend_tokenizer

@@ -1,5 +1,7 @@
 """Ids say exactly the text, and the same ids whoever renders it."""
 
+import sys
+
 import hypothesis
 from hypothesis import strategies as st
 import pytest
@@ -263,6 +265,13 @@ def test_a_saved_folder_opens_again(tokenizer, tmp_path):
 def test_a_folder_without_a_tokenizer_is_named(tmp_path):
   (tmp_path / "config.json").write_text("{}")
   with pytest.raises(ValueError, match=f"{tmp_path}: no tokenizer can be read"):
+    tokenizer_lib.Tokenizer.from_folder(tmp_path)
+
+
+def test_without_transformers_the_line_says_what_to_install(
+    tmp_path, monkeypatch):
+  monkeypatch.setitem(sys.modules, "transformers", None)
+  with pytest.raises(ValueError, match="pip install transformers"):
     tokenizer_lib.Tokenizer.from_folder(tmp_path)
 
 
