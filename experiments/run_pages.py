@@ -40,8 +40,8 @@ def no_records(run: str) -> errors.UserError:
       " --log.groups_per_step is over 0")
 
 
-def write(output: str, page: str) -> None:
-  """Writes a page.
+def write(output: str, page: str | bytes, *, flag: str = "output") -> None:
+  """Writes a page, or another file that a flag names.
 
   Raises:
     errors.UserError: it cannot be written.
@@ -50,7 +50,7 @@ def write(output: str, page: str) -> None:
     output_files.write(output, page)
   except OSError as e:
     raise errors.UserError(
-        f"--output={output}: cannot be written ({e.strerror})") from e
+        f"--{flag}={output}: cannot be written ({e.strerror})") from e
 
 
 def _folder(run: str) -> str:

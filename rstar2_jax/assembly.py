@@ -73,11 +73,8 @@ class Stage:
     # Of the learner alone: its rows have one length, which a kernel fits.
     self.learner = update.Learner(
         dataclasses.replace(policy.config, attention=cfg.policy.attention),
-        optimizer, update.Knobs(
-            loss=cfg.loss, temperature=cfg.rollout.temperature,
-            num_ids=policy.tokenizer.vocab_size,
-            max_response_tokens=cfg.rollout.max_response_tokens),
-        mesh=mesh, rows_per_micro_batch=cfg.batch.rows_per_micro_batch,
+        optimizer, _knobs(cfg, policy), mesh=mesh,
+        rows_per_micro_batch=cfg.batch.rows_per_micro_batch,
         reference_params=policy.params)
     self._folder = folder
     self._checkpoints = checkpoints_lib.Checkpoints(
@@ -211,15 +208,28 @@ def heldout_prompts(cfg: config.Config) -> list[types.Prompt]:
   return [source[i] for i in range(num)]
 
 
-def load_policy(cfg: config.Config, path: str) -> Policy:
+def load_policy(
+    cfg: config.Config, path: str, *, with_weights: bool = True
+) -> Policy:
   """Opens a Hugging Face folder.
+
+  Args:
+    cfg: the configuration.
+    path: the folder.
+    with_weights: else only tokenizer and config.json are read, and `params`
+      is None.
 
   Raises:
     errors.UserError: nothing usable there.
   """
+  shared: dict[str, Any] = {
+      "dtype": cfg.policy.dtype, "remat": cfg.policy.remat}
+  params = None
   try:
-    model_config, params = hf_weights.load(
-        path, dtype=cfg.policy.dtype, remat=cfg.policy.remat)
+    if with_weights:
+      model_config, params = hf_weights.load(path, **shared)
+    else:
+      model_config = hf_weights.read_config(path, **shared)
     tokenizer = tokenizer_lib.Tokenizer.from_folder(path)
   except ValueError as e:
     raise errors.UserError(str(e)) from e
@@ -248,7 +258,7 @@ def open_sampling(
   if served and not cfg.rollout.urls:
     raise errors.UserError("--served: needs the servers' --rollout.urls")
   keep_compilations(cfg.workdir)
-  policy = _load_unweighted(path) if served else load_policy(cfg, path)
+  policy = load_policy(cfg, path, with_weights=not served)
   with tempfile.TemporaryDirectory() as scratch, workers.open_workers(
       cfg, policy.tokenizer, policy.config, policy.params, scratch=scratch
   ) as opened:
@@ -257,12 +267,19 @@ def open_sampling(
     yield opened
 
 
-def _load_unweighted(path: str) -> Policy:
-  try:
-    return Policy(tokenizer=tokenizer_lib.Tokenizer.from_folder(path),
-                  config=hf_weights.read_config(path), params=None)
-  except ValueError as e:
-    raise errors.UserError(str(e)) from e
+def scoring_learner(cfg: config.Config, policy: Policy) -> update.Learner:
+  """A learner that scores trajectories of a policy and never trains it."""
+  return update.Learner(
+      policy.config, optax.identity(), _knobs(cfg, policy),
+      mesh=sharding.make_mesh(cfg.mesh),
+      rows_per_micro_batch=cfg.batch.rows_per_micro_batch)
+
+
+def _knobs(cfg: config.Config, policy: Policy) -> update.Knobs:
+  return update.Knobs(
+      loss=cfg.loss, temperature=cfg.rollout.temperature,
+      num_ids=policy.tokenizer.vocab_size,
+      max_response_tokens=cfg.rollout.max_response_tokens)
 
 
 def evaluate_folder(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 import itertools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,15 @@ from rstar2_jax import transcript
 from rstar2_jax import types
 from rstar2_jax.data import trajectory_records
 from rstar2_jax.grpo import batching
+from rstar2_jax.learner import update
 from rstar2_jax.rewards import penalties
+
+
+class Score(NamedTuple):
+  """Of the sampled tokens of a trajectory, in order [nats]."""
+
+  logprobs: Sequence[float]
+  entropies: Sequence[float]
 
 
 class TrajectoryLog:
@@ -61,30 +69,54 @@ class TrajectoryLog:
   ) -> list[trajectory_records.Record]:
     """Of `num` groups, evenly over the step whatever became of them."""
     chosen = [groups[i * len(groups) // num] for i in range(num)]
-    trajectories = [t for group in chosen for t in group.trajectories]
-    logprobs, entropies = self._scores(trajectories, params)
-    return [
-        trajectory_records.Record(
-            step=step, trajectory=t, fate=fate, advantage=advantage,
-            pieces=tuple(tuple(self._tokenizer.pieces(span.token_ids))
-                         for span in t.spans),
-            error_ratio=penalties.error_ratio(t),
-            answer_format=penalties.answer_format(t),
-            learner_logprobs=tuple(logprob), entropy=tuple(entropy))
-        for t, (fate, advantage), logprob, entropy in zip(
-            trajectories, itertools.chain.from_iterable(
-                selection.fates(chosen, kept, self._cfg)),
-            logprobs, entropies, strict=True)]
+    scores = learner_scores(
+        self._learner, params, chosen, row_tokens=self._cfg.batch.row_tokens)
+    return records(step, chosen, kept, self._cfg, self._tokenizer, scores)
 
-  def _scores(self, trajectories, params) -> list[list[list[float]]]:
-    """Logprobs and entropies of sampled tokens, per trajectory."""
-    batch = batching.pack(
-        trajectories, np.zeros(len(trajectories)),
-        row_tokens=self._cfg.batch.row_tokens)
-    return [
-        [x.tolist() for x in batching.unpack_sampled(
-            np.asarray(values), trajectories)]
-        for values in self._learner.scores(params, batch)]
+
+def records(
+    step: int, groups: Sequence[types.TrajectoryGroup],
+    kept: Sequence[types.TrajectoryGroup], cfg: config.Config, tokenizer: Any,
+    scores: Sequence[Score],
+) -> list[trajectory_records.Record]:
+  """Records of whole groups.
+
+  Args:
+    step: 0-based.
+    groups: what is recorded.
+    kept: what is trained on.
+    cfg: of the run.
+    tokenizer: the policy's.
+    scores: of every trajectory, in order.
+  """
+  trajectories = [t for group in groups for t in group.trajectories]
+  fates = itertools.chain.from_iterable(selection.fates(groups, kept, cfg))
+  return [
+      trajectory_records.Record(
+          step=step, trajectory=t, fate=fate, advantage=advantage,
+          pieces=tuple(tuple(tokenizer.pieces(span.token_ids))
+                       for span in t.spans),
+          error_ratio=penalties.error_ratio(t),
+          answer_format=penalties.answer_format(t),
+          learner_logprobs=tuple(score.logprobs),
+          entropy=tuple(score.entropies))
+      for t, (fate, advantage), score in zip(
+          trajectories, fates, scores, strict=True)]
+
+
+def learner_scores(
+    learner: update.Learner, params: Any,
+    groups: Sequence[types.TrajectoryGroup], *, row_tokens: int,
+) -> list[Score]:
+  """What the learner thinks of the sampled tokens of each trajectory."""
+  trajectories = [t for group in groups for t in group.trajectories]
+  batch = batching.pack(
+      trajectories, np.zeros(len(trajectories)), row_tokens=row_tokens)
+  columns = [
+      [x.tolist() for x in batching.unpack_sampled(
+          np.asarray(values), trajectories)]
+      for values in learner.scores(params, batch)]
+  return [Score(*pair) for pair in zip(*columns, strict=True)]
 
 
 def transcripts(

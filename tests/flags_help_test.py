@@ -11,7 +11,8 @@ import pytest
 _ROOT = pathlib.Path(__file__).resolve().parents[1]
 _EXPERIMENTS = [
     name for name in ("sft", "stage1", "stage2", "stage3", "recipe", "evaluate",
-                      "ablations", "sweep", "filter_hard", "chat")
+                      "ablations", "sweep", "filter_hard", "chat",
+                      "record")
     if (_ROOT / "experiments" / f"{name}.py").exists()]
 
 

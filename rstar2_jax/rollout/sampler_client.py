@@ -6,10 +6,10 @@ retried, since the same request would be refused again.
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 import json
 import random
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import aiohttp
 
@@ -29,6 +29,13 @@ class ServerError(Exception):
   def __init__(self, message: str, status: int):
     super().__init__(message)
     self.status = status
+
+
+class TopLogprobs(NamedTuple):
+  """About one id of a sequence [nats]."""
+
+  logprob: float  # of the id itself
+  top: tuple[float, ...]  # of the likeliest ids, in falling order
 
 
 class SamplerClient(Protocol):
@@ -93,6 +100,42 @@ class HttpClient:
     """See SamplerClient."""
     body = await self._post("/generate", request_json(request))
     return read_result(body, self.url)
+
+  async def score(
+      self, token_ids: Sequence[int], *, num_top: int
+  ) -> list[TopLogprobs]:
+    """What the server thinks of each id given those before, at temperature 1.
+
+    Args:
+      token_ids: n ids, one fewer than the server's longest sequence.
+      num_top: likeliest ids asked for at each place.
+
+    Returns:
+      n - 1 items, the first about the second id.
+
+    Raises:
+      ConnectionError, TimeoutError, ServerError: see SamplerClient.
+    """
+    body = await self._post("/generate", {
+        "input_ids": [int(i) for i in token_ids],
+        "sampling_params": {"max_new_tokens": 1, "temperature": 1.0},
+        "return_logprob": True, "logprob_start_len": 0,
+        "top_logprobs_num": num_top})
+    try:
+      meta = body["meta_info"]
+      scored = zip(meta["input_token_logprobs"][1:],
+                   meta["input_top_logprobs"][1:], strict=True)
+      found = [TopLogprobs(float(own[0]), tuple(float(x[0]) for x in top))
+               for own, top in scored]
+    except (KeyError, TypeError, ValueError, IndexError) as e:
+      raise ServerError(
+          f"rollout server {self.url}: /generate answered what SGLang would"
+          f" not ({type(e).__name__}: {e})", 200) from e
+    if len(found) != len(token_ids) - 1:
+      raise ServerError(
+          f"rollout server {self.url}: {len(token_ids)} ids were to be scored,"
+          f" {len(found) + 1} were", 200)
+    return found
 
   async def abort(self, rid: str) -> None:
     """See SamplerClient."""
