@@ -67,6 +67,13 @@ class RolloutConfig:
   temperature: float = field(1.0, "Sampling temperature.")
   top_p: float = field(1.0, "Nucleus mass; below 1 only for evaluation.")
   top_k: int = field(-1, "Candidates per token; -1: all.")
+  admission: Literal["worst_case", "expected", "static", "least_loaded"] = (
+      field("worst_case", "When a server takes a trajectory: with room for its"
+            " longest or its expected length, or at once."))
+  admission_quantile: float = field(0.75, "Of known lengths, to which"
+                                    " `expected` takes a response to grow.")
+  overcommit: float = field(5.0, "How often the longest lengths of all that"
+                            " `expected` admits may fill a server's KV.")
   request_timeout_s: float = field(120.0, "Deadline of one sampling request.")
   trajectory_timeout_s: float = field(300.0, "Deadline of one trajectory.")
   step_timeout_s: float = field(900.0, "Deadline of all rollouts of a step.")
@@ -81,6 +88,10 @@ class RolloutConfig:
              "over 0 and at most 1")
     _require(self.top_k == -1 or self.top_k > 0, "rollout.top_k", self.top_k,
              "-1 or positive")
+    _require(0 < self.admission_quantile <= 1, "rollout.admission_quantile",
+             self.admission_quantile, "over 0 and at most 1")
+    _require(self.overcommit >= 1, "rollout.overcommit", self.overcommit,
+             "at least 1")
     _require(0 < self.request_timeout_s <= self.trajectory_timeout_s,
              "rollout.request_timeout_s", self.request_timeout_s,
              "positive and at most rollout.trajectory_timeout_s="

@@ -83,8 +83,8 @@ def train(cfg: config.Config, *, start: str) -> dict[str, Any]:
 
       line = folder.write_metrics(step, {
           "rollout": statistics.summarize(
-              [t for g in groups for t in g.trajectories]) | {
-                  "kv_use": workers.take_peak_kv_use()},
+              [t for g in groups for t in g.trajectories])
+                     | workers.take_statistics(),
           "roc": selection.roc_metrics(groups, kept),
           "learner": metrics, "time": clock.laps_s()})
       for alarm in watch.add(line):

@@ -43,7 +43,8 @@ if typing.TYPE_CHECKING:
 
 # What may change when a run goes on: it does not change what is learned.
 _FREE = ("num_steps", "workdir", "name", "profile_steps", "checkpoint.", "log.",
-         "eval.", "tool.urls", "rollout.urls", "rollout.request_timeout_s",
+         "eval.", "tool.urls", "rollout.urls",
+         "rollout.admission", "rollout.overcommit", "rollout.request_timeout_s",
          "rollout.trajectory_timeout_s", "rollout.step_timeout_s", "engine.",
          "mesh.", "policy.attention", "policy.remat")
 _PACKAGES = ("jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy",

@@ -74,9 +74,9 @@ class Workers:
     _check_alive(groups, f"step {step}")
     return groups
 
-  def take_peak_kv_use(self) -> float:
-    """Highest share of the servers' KV reserved since last asked."""
-    return self._collector.scheduler.take_peak_use()
+  def take_statistics(self) -> dict[str, float]:
+    """How the servers were used since last asked, see `Scheduler`."""
+    return self._collector.scheduler.take_statistics()
 
   def evaluate(
       self, prompts: Sequence[types.Prompt],
@@ -194,7 +194,9 @@ def open_workers(
     collector = stack.enter_context(contextlib.closing(
         collector_lib.Collector(
             tokenizer=tokenizer, servers=servers, tools=tools,
-            grade=reward.grade)))
+            grade=reward.grade, mode=cfg.rollout.admission,
+            quantile=cfg.rollout.admission_quantile,
+            overcommit=cfg.rollout.overcommit)))
     try:
       collector.run(tools.check())
     except ConnectionError as e:

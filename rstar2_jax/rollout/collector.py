@@ -32,6 +32,7 @@ class Collector:
       servers: Sequence[scheduler_lib.Server],
       tools: tool_client.SandboxClient,
       grade: Callable[[types.Trajectory], types.Trajectory],
+      **admission,
   ):
     """Takes the parts; owns none of them but its own thread.
 
@@ -40,11 +41,12 @@ class Collector:
       servers: rollout servers.
       tools: client of the sandbox runners.
       grade: sets the reward of a finished trajectory; fast and pure.
+      **admission: mode and its numbers, see `scheduler.Scheduler`.
     """
     self._tokenizer = tokenizer
     self._tools = tools
     self._grade = grade
-    self.scheduler = scheduler_lib.Scheduler(servers)
+    self.scheduler = scheduler_lib.Scheduler(servers, **admission)
     self._loop = asyncio.new_event_loop()
     self._thread = threading.Thread(
         target=self._loop.run_forever, name="rollout", daemon=True)
@@ -182,9 +184,27 @@ class Collector:
     """An ungraded trajectory, as soon as a server has room for it."""
     worst_case = min(
         limits.max_seq_len, len(prompt_ids) + limits.max_response_tokens)
-    async with self.scheduler.admit(worst_case) as server:
-      return await episode.run(
+    async with self.scheduler.admit(len(prompt_ids), worst_case) as lease:
+      trajectory = await episode.run(
           prompt, sample, prompt_ids=prompt_ids, tokenizer=self._tokenizer,
-          sampler=server.client, tools=self._tools, limits=limits, rid=rid,
+          sampler=_Metered(self.scheduler, lease), tools=self._tools,
+          limits=limits, rid=rid,
           seed_of_turn=lambda turn: seeds.derive(*identity, sample, turn),
           on_event=on_event)
+      self.scheduler.grow(lease, len(trajectory.token_ids))
+      return trajectory
+
+
+class _Metered:
+  """The sampler of a trajectory, which tells the scheduler how it grows."""
+
+  def __init__(
+      self, scheduler: scheduler_lib.Scheduler, lease: scheduler_lib.Lease
+  ):
+    self._scheduler = scheduler
+    self._lease = lease
+
+  async def generate(self, request: types.SampleRequest) -> types.SampleResult:
+    """See episode.Sampler."""
+    self._scheduler.grow(self._lease, len(request.input_ids))
+    return await self._lease.server.client.generate(request)

@@ -137,7 +137,7 @@ class Place:
     return [{k: v for k, v in json.loads(line).items()
              if not k.startswith("time/") and not k.endswith(("_ms", "_s"))
              # Which trajectories hold room at once depends on their speed.
-             and k != "rollout/kv_use"}
+             and k not in ("rollout/kv_use", "rollout/server_idle")}
             for line in text.splitlines()]
 
   def policy(self, stage: str) -> bytes:
