@@ -47,13 +47,13 @@ def train(cfg: config.Config, *, start: str) -> dict[str, Any]:
     state, first_step = stage.restore(
         predecessor=None if cfg.optimizer.reset else start)
     folder.truncate_metrics(first_step)
-    workers.push(state.params, policy_version=first_step)
     watch = alarms.Watch()
     for line in run_folder.read_metrics(folder.path):
       watch.add(line)
     log = trajectory_log.TrajectoryLog(cfg, folder, stage)
 
     num_prompts = cfg.rollout.prompts_per_step
+    is_new = True  # whether the servers have yet to get the policy
     steps = stack.enter_context(contextlib.closing(profiling.traced(
         progress.bar(range(first_step, cfg.num_steps), cfg.stage),
         cfg.profile_steps, folder.profile_dir)))
@@ -61,12 +61,16 @@ def train(cfg: config.Config, *, start: str) -> dict[str, Any]:
       clock = clock_lib.Clock()
       prompts = [source[step * num_prompts + i] for i in range(num_prompts)]
       try:
+        if is_new:
+          workers.push(state.params, policy_version=step)
+          clock.lap("sync")
         groups = workers.collect(prompts, step)
       except errors.UserError:
         stage.save(state, step)  # a server died; what was learned stays
         raise
       clock.lap("rollout")
       kept = selection.select(groups, cfg, step)
+      is_new = bool(kept)
       clock.lap("select")
       log.write(step, groups, kept, state.params)
       clock.lap("log")
@@ -76,8 +80,6 @@ def train(cfg: config.Config, *, start: str) -> dict[str, Any]:
         clock.lap("select")
         state, metrics = stage.learner.update(state, batch)
         clock.lap("update")
-        workers.push(state.params, policy_version=step + 1)
-        clock.lap("sync")
       else:
         progress.say(f"step {step}: every group had equal rewards; no update")
 

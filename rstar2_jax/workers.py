@@ -55,8 +55,16 @@ class Workers:
         top_k=cfg.rollout.top_k, timeout_s=cfg.rollout.trajectory_timeout_s)
 
   def push(self, params: Any, policy_version: int) -> None:
-    """Gives new weights to every server and proves that they have them."""
-    self._sync.push(params, policy_version)
+    """Gives new weights to every server and proves that they have them.
+
+    Raises:
+      errors.UserError: a server does not answer, or holds other weights.
+    """
+    try:
+      self._sync.push(params, policy_version)
+    except RuntimeError as e:
+      raise errors.UserError(
+          f"{e}; when the server is mended, run the same command again") from e
 
   def collect(
       self, prompts: Sequence[types.Prompt], step: int

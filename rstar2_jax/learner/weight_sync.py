@@ -7,6 +7,7 @@ weights, old prefix KV or another dtype's rounding is named before it samples.
 """
 
 from collections.abc import Sequence
+import concurrent.futures
 import functools
 import json
 import os
@@ -85,11 +86,15 @@ class DiskSync:
         os.path.join(self._folder, f"snapshot-{policy_version:06d}"))
     hf_weights.save(
         snapshot, self._config, params, tokenizer=self._tokenizer)
+    def load(url: str) -> np.ndarray:
+      self._load(url, snapshot, policy_version)
+      return self._score(url)
+
     try:
-      for url in self._urls:
-        self._load(url, snapshot, policy_version)
-        self._probe.check(params, self._score(url),
-                          f"{url}, version {policy_version}")
+      with concurrent.futures.ThreadPoolExecutor(len(self._urls)) as pool:
+        scored = list(pool.map(load, self._urls))
+      for url, scores in zip(self._urls, scored, strict=True):
+        self._probe.check(params, scores, f"{url}, version {policy_version}")
     finally:
       shutil.rmtree(snapshot, ignore_errors=True)
 
