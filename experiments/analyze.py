@@ -41,7 +41,9 @@ class Options:
   def __post_init__(self):
     require = config_fields.require
     require(self.first_step >= 0, "first_step", self.first_step, "at least 0")
-    require(self.last_step >= -1, "last_step", self.last_step, "at least -1")
+    require(self.last_step == -1 or self.last_step >= self.first_step,
+            "last_step", self.last_step,
+            f"-1 or at least first_step={self.first_step}")
     require(self.trajectories >= 0, "trajectories", self.trajectories,
             "at least 0")
     require(0 < self.top <= 1, "top", self.top, "over 0 and at most 1")
@@ -65,8 +67,15 @@ def main(options: Options, runs: list[str]) -> None:
     if rows:
       print(f"\n{heading} tokens\n\n"
             + progress.table(entropy_report.TEXT_HEAD, rows))
-  print(f"\nreport: {output}")
-  print(json.dumps({"run": run, "segments": {
+  after = {
+      name: _finite(entropy.by_offset(
+          tokens, after_error=failed, length=1)[0])
+      for name, failed in (("ran", False), ("failed", True))}
+  for name, value in after.items():
+    if value is not None:
+      print(f"\nfirst token after a call that {name}: {value:.3f} nats", end="")
+  print(f"\n\nreport: {output}")
+  print(json.dumps({"run": run, "after_a_call_that": after, "segments": {
       s.name: {"tokens": s.count, "of_all": s.of_all, "of_top": s.of_top,
                "mean_entropy": _finite(s.mean_entropy)}
       for s in entropy.by_segment(tokens)}}))

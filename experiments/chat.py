@@ -3,13 +3,16 @@
     python -m experiments.chat                                # stage 2's policy
     python -m experiments.chat --policy.path=DIR --history
     python -m experiments.chat --policy.path=DIR --rollout.urls=http://HOST:30000
-    echo "What is 12 + 30?" | python -m experiments.chat
+    echo "What is the least common multiple of 20 and 45?" \\
+        | python -m experiments.chat
 
 Each line is a problem of its own, as in training; with --history it goes on
-with the conversation. /example asks a held-out problem. Programs run in the
-sandbox as they do in a rollout; the typed result, its time and what the model
-was shown are printed. Ctrl-C gives up an answer, Ctrl-D ends. --seed,
---eval.temperature and --rollout.max_response_tokens count as in evaluation.
+with the conversation. /example asks a held-out problem; the laptop's policy
+knows problems of those kinds and nothing else. Programs run in the sandbox as
+they do in a rollout; the typed result, its time and what the model was shown
+are printed. Ctrl-C gives up an answer, and ends at the prompt, as Ctrl-D does.
+--seed, --eval.temperature and --rollout.max_response_tokens count as in
+evaluation.
 """
 
 from collections.abc import Iterator
@@ -61,8 +64,14 @@ def main(options: Options, argv: list[str]) -> None:
       if text == "/new":
         before = None
         continue
+      if text == "/quit":
+        return
       if text == "/example":
         text, gold = _ask(examples, screen)
+      elif text.startswith("/"):
+        screen.say("/example asks a held-out problem, /new starts another"
+                   " conversation, /quit ends")
+        continue
       try:
         answer = workers.converse(
             text, before=before, number=number, on_event=screen.show)
@@ -179,9 +188,16 @@ def ending(trajectory: types.Trajectory, gold: str | None = None) -> str:
       " in time, see above",
   }
   t = trajectory
+  if not t.num_turns and t.stop_reason is types.StopReason.MAX_TOKENS:
+    return ("no room to answer: what was said fills --engine.max_seq_len"
+            + _right(gold))
   return (f"{t.stop_reason}: {t.num_turns} turns, {t.num_sampled_tokens} tokens"
           f" in {t.timings['wall_s']:.1f} s{hints.get(t.stop_reason, '')}"
-          + (f"; right is {gold}" if gold is not None else ""))
+          + _right(gold))
+
+
+def _right(gold: str | None) -> str:
+  return f"; right is {gold}" if gold is not None else ""
 
 
 def printable(text: str) -> str:

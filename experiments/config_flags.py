@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import contextlib
 import dataclasses
 import math
+import os
 import shlex
 import signal
 import sys
@@ -86,7 +87,9 @@ def _operands(
   wrong = [a for a in rest[1:] if not operands or a.startswith("-")]
   if wrong:
     known = [field.name for field in dataclasses.fields(options)]
-    raise errors.UserError(_unknown(wrong[0].lstrip("-"), known))
+    raise errors.UserError(
+        _unknown(wrong[0].lstrip("-"), known) if wrong[0].startswith("-")
+        else f"unexpected argument {wrong[0]!r}; flags look like --seed=1")
   if operands and not rest[1:]:
     raise errors.UserError(f"name {operands}; see --help")
   return list(rest[1:]) if operands else list(rest)
@@ -125,6 +128,10 @@ def command_line(experiment: str, options: Any, argv: Sequence[str]) -> str:
 def _exit_codes() -> Iterator[None]:
   try:
     yield
+    sys.stdout.flush()
+  except BrokenPipeError:  # whoever reads has seen enough
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(128 + signal.SIGPIPE)
   except (errors.UserError, ConnectionError) as e:
     print(f"error: {_one_line(e)}", file=sys.stderr)
     sys.exit(2)

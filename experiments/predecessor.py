@@ -28,6 +28,7 @@ def require(cfg: config.Config, stage: ModuleType) -> str:
     errors.UserError: it is missing and the preset is not `laptop` (the message
       holds the command to run), or it was made with another policy or SFT.
   """
+  run_folder.check(cfg)  # before hours go into the stages before
   before = carry_over(cfg, stage.CONFIGS[cfg.preset])
   path = run_folder.path_of(before)
   if run_folder.is_finished(path):
@@ -79,5 +80,6 @@ def finished_policy(cfg: config.Config) -> str:
   if not os.path.isdir(path):
     raise errors.UserError(
         f"{run} holds no finished policy; run python -m"
-        f" experiments.{cfg.stage} first, or give --policy.path=DIR")
+        f" experiments.{cfg.stage} --workdir={cfg.workdir} first, or give"
+        " --policy.path=DIR")
   return path

@@ -1,7 +1,7 @@
 """One recipe in three sizes: what all stages of a preset share.
 
-A stage's card (`sft.py`, `stage1.py`, ...) says what differs from here. See
-the table in README.md; `paper` and `smollm2` have not been run at scale.
+A stage's card (`sft.py`, `stage1.py`, ...) says what differs from here. `paper`
+and `smollm2` have not been run.
 """
 
 from rstar2_jax import config

@@ -14,6 +14,7 @@ With --served the servers have the weights, and entropies come from their top
 import asyncio
 from collections.abc import Sequence
 import dataclasses
+import errno
 import os
 from typing import Any
 
@@ -44,21 +45,22 @@ class Options:
 
   def __post_init__(self):
     config_fields.require_positive(self, "", "problems")
+    config_fields.require(bool(self.out), "out", self.out, "a folder's name")
 
 
 def main(options: Options, argv: list[str]) -> None:
   """Samples, scores, writes."""
   cfg = config_flags.build(argv, CONFIGS)
+  cfg = config_flags.replace(cfg, {"eval.num_problems": options.problems})
   path = cfg.policy.path or predecessor.finished_policy(cfg)
+  folder = _make_folder(options.out)  # before anything is sampled
   # Here, so that --help and wrong flags are answered without loading JAX.
   # pylint: disable=g-import-not-at-top
   from rstar2_jax import assembly
   from rstar2_jax import selection
   from rstar2_jax import trajectory_log
   # pylint: enable=g-import-not-at-top
-  prompts = assembly.heldout_prompts(cfg)[:options.problems]
-  if not prompts:
-    raise errors.UserError("--eval.num_problems=0: nothing to sample")
+  prompts = assembly.heldout_prompts(cfg)
   with assembly.open_sampling(cfg, path, served=options.served) as workers:
     groups = workers.collect(prompts, step=0)
   kept = selection.select(groups, cfg, 0)
@@ -71,17 +73,32 @@ def main(options: Options, argv: list[str]) -> None:
         row_tokens=cfg.batch.row_tokens)
   records = trajectory_log.records(
       0, groups, kept, cfg, policy.tokenizer, scores)
-  folder = os.path.join(options.out, "trajectories")
-  try:
-    os.makedirs(folder, exist_ok=True)
-  except OSError as e:
-    raise errors.UserError(
-        f"--out={options.out}: cannot be written ({e.strerror})") from e
   run_pages.write(os.path.join(folder, trajectory_records.file_name(0)),
-                  trajectory_records.to_bytes(records), flag="out")
+                  trajectory_records.to_bytes(records))
   print(f"{len(records)} trajectories of {len(prompts)} problems:"
         f" {options.out}; see them by: python -m experiments.view"
         f" {options.out}")
+
+
+def _make_folder(out: str) -> str:
+  """The folder of records, which is not a run's.
+
+  Raises:
+    errors.UserError: it is, or it cannot be made.
+  """
+  if os.path.exists(os.path.join(out, "config.json")):
+    raise errors.UserError(
+        f"--out={out}: is a run's folder, whose records would be mixed with"
+        " these; give another")
+  folder = os.path.join(out, "trajectories")
+  try:
+    os.makedirs(folder, exist_ok=True)
+    if not os.access(folder, os.W_OK):
+      raise PermissionError(errno.EACCES, "no permission")
+  except OSError as e:
+    raise errors.UserError(
+        f"--out={out}: cannot be written ({e.strerror})") from e
+  return folder
 
 
 def _served(

@@ -52,7 +52,7 @@ def write(cfg: config.Config) -> None:
 
 def _read(paths: Sequence[str]) -> list[run_report.Run]:
   paths = list(dict.fromkeys(map(os.path.normpath, paths)))
-  names = [os.path.basename(path) for path in paths]
+  names = [run_pages.name(path) for path in paths]
   if len(set(names)) < len(names):
     names = paths
   return [_read_run(path, name) for path, name in zip(paths, names)]

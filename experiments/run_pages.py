@@ -21,7 +21,13 @@ def only(runs: Sequence[str]) -> str:
 
 def title(run: str, subject: str) -> str:
   """Of a page about a run."""
-  return f"{os.path.basename(os.path.normpath(run))}: {subject}"
+  return f"{name(run)}: {subject}"
+
+
+def name(run: str) -> str:
+  """The folder's name, as text that can be printed."""
+  last = os.path.basename(os.path.abspath(run))
+  return os.fsencode(last).decode("utf-8", "replace")
 
 
 def records(
@@ -37,10 +43,10 @@ def no_records(run: str) -> errors.UserError:
   """What to raise where `records` gave nothing of use."""
   return errors.UserError(
       f"{_folder(run)}: no records of these steps; runs write them where"
-      " --log.groups_per_step is over 0")
+      " --log.groups_per_step is over 0, and SFT makes no trajectories")
 
 
-def write(output: str, page: str | bytes, *, flag: str = "output") -> None:
+def write(output: str, page: str | bytes) -> None:
   """Writes a page, or another file that a flag names.
 
   Raises:
@@ -50,7 +56,7 @@ def write(output: str, page: str | bytes, *, flag: str = "output") -> None:
     output_files.write(output, page)
   except OSError as e:
     raise errors.UserError(
-        f"--{flag}={output}: cannot be written ({e.strerror})") from e
+        f"{output}: cannot be written ({e.strerror})") from e
 
 
 def _folder(run: str) -> str:

@@ -11,6 +11,7 @@ gap, entropy, advantage or policy version. Keys: `?` in the page.
 import dataclasses
 import itertools
 import os
+import sys
 
 from experiments import config_flags
 from experiments import run_pages
@@ -33,7 +34,9 @@ class Options:
     config_fields.require(
         self.first_step >= 0, "first_step", self.first_step, "at least 0")
     config_fields.require(
-        self.last_step >= -1, "last_step", self.last_step, "at least -1")
+        self.last_step == -1 or self.last_step >= self.first_step,
+        "last_step", self.last_step,
+        f"-1 or at least first_step={self.first_step}")
     config_fields.require_positive(self, "", "max_trajectories")
 
 
@@ -41,7 +44,8 @@ def main(options: Options, runs: list[str]) -> None:
   """Writes the page and says where it is."""
   run = run_pages.only(runs)
   records = run_pages.records(run, options.first_step, options.last_step)
-  shown = list(itertools.islice(records, options.max_trajectories))
+  shown = list(itertools.islice(
+      records, min(options.max_trajectories, sys.maxsize)))
   if not shown:
     raise run_pages.no_records(run)
   if next(records, None) is not None:

@@ -4,6 +4,8 @@ from collections.abc import Generator, Iterable
 
 import jax
 
+from rstar2_jax import progress
+
 
 def traced(steps: Iterable[int], window: str, folder: str) -> Generator[int]:
   """Yields the steps; while those of the window run, a trace is recorded.
@@ -17,12 +19,12 @@ def traced(steps: Iterable[int], window: str, folder: str) -> Generator[int]:
       Perfetto read it: plugins/profile/TIME/*.
   """
   first, end = parse_window(window)
-  is_on = False
+  is_on = was_on = False
   try:
     for step in steps:
       if first <= step < end and not is_on:
         jax.profiler.start_trace(folder)
-        is_on = True
+        is_on = was_on = True
       with jax.profiler.StepTraceAnnotation("step", step_num=step):
         yield step
       if is_on and step + 1 >= end:
@@ -31,6 +33,9 @@ def traced(steps: Iterable[int], window: str, folder: str) -> Generator[int]:
   finally:
     if is_on:
       jax.profiler.stop_trace()
+    if window:
+      progress.say(f"profile: {folder}" if was_on else
+                   f"--profile_steps={window}: no such step was run")
 
 
 def parse_window(window: str) -> tuple[int, int]:

@@ -78,9 +78,13 @@ def read_summary(path: str) -> dict[str, Any]:
     errors.UserError: there is none.
   """
   try:
-    with open(os.path.join(path, "summary.json"), encoding="utf-8") as file:
-      return json.load(file)
-  except (OSError, ValueError) as e:
+    summary = _read_json(path, "summary.json")
+    if not (isinstance(summary.get("history"), list)
+            and all(isinstance(x, dict) for x in summary["history"])
+            and {"stage", "steps", "wall_s"} <= summary.keys()):
+      raise errors.UserError("summary.json is damaged")
+    return summary
+  except errors.UserError as e:
     raise errors.UserError(f"{path} is no finished run ({e})") from e
 
 
@@ -91,7 +95,8 @@ def read_metrics(path: str) -> list[dict[str, float | None]]:
     errors.UserError: there is no run in `path`.
   """
   try:
-    with open(os.path.join(path, "metrics.jsonl"), encoding="utf-8") as file:
+    with open(os.path.join(path, "metrics.jsonl"), encoding="utf-8",
+              errors="replace") as file:
       lines = file.read().splitlines(keepends=True)
   except OSError as e:
     raise errors.UserError(f"{path} is no run folder ({e.strerror})") from e
@@ -110,13 +115,20 @@ def read_flags(path: str) -> dict[str, Any]:
 
 def read_session(path: str) -> dict[str, Any]:
   """Command, versions and seconds of the last session; see `read_flags`."""
-  return _read_json(path, "session.json")
+  session = _read_json(path, "session.json")
+  shapes: dict[str, Any] = {
+      "command": list, "versions": dict, "wall_s": (int, float)}
+  return {name: session[name] for name, kind in shapes.items()
+          if isinstance(session.get(name), kind)}
 
 
 def _read_json(path: str, name: str) -> dict[str, Any]:
   try:
     with open(os.path.join(path, name), encoding="utf-8") as file:
-      return json.load(file)
+      value = json.load(file)
+    if not isinstance(value, dict):
+      raise ValueError("not a JSON object")
+    return value
   except (OSError, ValueError) as e:
     raise errors.UserError(
         f"{path} is no run folder (no readable {name})") from e
@@ -134,17 +146,32 @@ def differences(
 
   Returns:
     At most three differences, for a message.
+
+  Raises:
+    errors.UserError: config.json cannot be read.
   """
-  try:
-    with open(os.path.join(path, "config.json"), encoding="utf-8") as file:
-      old = flag_tables.flat(json.load(file))
-  except (FileNotFoundError, ValueError):
+  if not os.path.exists(os.path.join(path, "config.json")):
     return ""
+  old = read_flags(path)
   new = flag_tables.flat(json.loads(_json(dataclasses.asdict(cfg))))
   differing = [name for name in new if is_compared(name) and name in old
                and old[name] != new[name]]
   return ", ".join(f"--{name} was {old[name]}, is {new[name]}"
                    for name in differing[:3])
+
+
+def check(cfg: config.Config) -> None:
+  """Refuses to go on with another configuration.
+
+  Raises:
+    errors.UserError: the run's folder is there and was configured otherwise.
+  """
+  path = path_of(cfg)
+  what = differences(path, cfg, lambda name: not name.startswith(_FREE))
+  if what:
+    raise errors.UserError(
+        f"{path} holds a run with other settings ({what}); give this one a"
+        " --name or --workdir, or delete that folder")
 
 
 class RunFolder:
@@ -175,11 +202,11 @@ class RunFolder:
         os.makedirs(os.path.join(self.path, "trajectories"), exist_ok=True)
         self._lock(stack)
       except (FileExistsError, FileNotFoundError, NotADirectoryError,
-              PermissionError) as e:
+              IsADirectoryError, PermissionError) as e:
         raise errors.UserError(
             f"--workdir={self._cfg.workdir}: cannot write {self.path}"
             f" ({e.strerror})") from e
-      self._check_config()
+      check(self._cfg)
       self._begin_s = time.monotonic() - self._earlier_s()
       if not self.is_finished:  # a finished run is only read
         self._write("config.json", _json(dataclasses.asdict(self._cfg)))
@@ -251,7 +278,7 @@ class RunFolder:
   def truncate_metrics(self, first_step: int) -> None:
     """Drops lines of steps that will be done again, and a torn last line."""
     path = self._file("metrics.jsonl")
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding="utf-8", errors="replace") as file:
       lines = file.read().splitlines(keepends=True)
     kept = [line for line in lines if _is_before(line, first_step)]
     if kept != lines:
@@ -307,15 +334,6 @@ class RunFolder:
     file.write(f"{os.getpid()}\n")
     file.flush()
 
-  def _check_config(self) -> None:
-    """Refuses to go on with another configuration."""
-    what = differences(
-        self.path, self._cfg, lambda name: not name.startswith(_FREE))
-    if what:
-      raise errors.UserError(
-          f"{self.path} holds a run with other settings ({what}); give this one"
-          " a --name or --workdir, or delete that folder")
-
   def _write_session(self) -> None:
     self._write("session.json", _json({
         "command": sys.argv, "versions": versions(),
@@ -365,10 +383,12 @@ def _is_before(line: str, step: int) -> bool:
 
 
 def _parse(line: str) -> dict[str, Any] | None:
-  """A line of metrics.jsonl; None if it is torn."""
+  """A line of metrics.jsonl; None if it is torn, or not all numbers."""
   try:
     value = json.loads(line)
-    return value if line.endswith("\n") and value["step"] >= 0 else None
+    is_whole = line.endswith("\n") and value["step"] >= 0 and all(
+        x is None or isinstance(x, int | float) for x in value.values())
+    return value if is_whole else None
   except (ValueError, KeyError, TypeError):
     return None
 

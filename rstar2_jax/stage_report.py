@@ -60,7 +60,9 @@ def finish(
 def announce_finished(folder: run_folder.RunFolder) -> dict[str, Any]:
   """Prints the table of a stage that has ended before; gives its summary."""
   summary = folder.read_summary()
-  progress.say(f"{summary['stage']} is finished already")
+  steps = summary["steps"]
+  progress.say(f"{summary['stage']} is finished already, after {steps} steps;"
+               " for another run give a --name")
   _announce(folder, summary)
   return summary
 
@@ -115,6 +117,10 @@ def table(summary: Mapping[str, Any]) -> str:
   rows = [[_cell(key, row.get(key)) for _, key in _COLUMNS]
           for row in history]
   text = progress.table([name for name, _ in _COLUMNS], rows)
+  sizes = {row["stage"]: row.get("num_problems") for row in history}
+  if len(set(sizes.values())) > 1:
+    text += "\nnot of the same problems: " + ", ".join(
+        f"{stage} {num}" for stage, num in sizes.items())
   if len(history) > 1:
     first, last = history[0]["by_source"], history[-1]["by_source"]
     text += "\n\n" + progress.table(

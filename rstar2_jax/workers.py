@@ -208,7 +208,8 @@ def open_workers(
     try:
       collector.run(tools.check())
     except ConnectionError as e:
-      raise errors.UserError(str(e)) from e
+      flag = "--tool.urls: " if cfg.tool.urls else ""
+      raise errors.UserError(f"{flag}{e}") from e
     yield Workers(cfg, collector, sync, max_seq_len, tools.verify)
 
 

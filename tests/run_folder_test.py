@@ -190,7 +190,8 @@ def test_no_tensorboard_if_not_wanted(cfg):
 
 def test_summary_ends_the_run(cfg):
   with run_folder.RunFolder(cfg) as folder:
-    folder.write_summary({"stage": "stage2", "history": []})
+    folder.write_summary({
+        "stage": "stage2", "steps": 3, "wall_s": 1.0, "history": []})
     assert folder.is_finished
   path = run_folder.path_of(cfg)
   assert run_folder.is_finished(path)

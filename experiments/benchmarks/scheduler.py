@@ -47,6 +47,10 @@ class Options:
 
   def __post_init__(self):
     config_fields.require_positive(self, "")
+    most = simulation.Hardware().kv_capacity // 2
+    config_fields.require(
+        self.max_response_tokens <= most, "max_response_tokens",
+        self.max_response_tokens, f"at most {most}, half a server's KV")
 
 
 def main(options: Options, argv: list[str]) -> None:

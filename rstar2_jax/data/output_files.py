@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 import contextlib
+import errno
 import json
 import os
 from typing import Any
@@ -13,23 +14,29 @@ def write(
   """Replaces a file.
 
   Args:
-    path: of it; `PATH.new` is used on the way.
+    path: of it; a link's target is replaced. `PATH.PID.new` is used on the
+      way.
     content: bytes, or text, which is written as UTF-8.
     is_durable: it is there after a power cut, too.
 
   Raises:
-    OSError: it cannot be written; the old file stays.
+    OSError: it cannot be written, or is something other than a file, such as
+      a device; the old file stays.
   """
+  path = os.path.realpath(path)
+  draft = f"{path}.{os.getpid()}.new"
+  if os.path.exists(path) and not os.path.isfile(path):
+    raise OSError(errno.EINVAL, "is there and is no file", path)
   try:
-    with open(f"{path}.new", "wb") as file:
+    with open(draft, "wb") as file:
       file.write(content.encode() if isinstance(content, str) else content)
       file.flush()
       if is_durable:
         os.fsync(file.fileno())
-    os.replace(f"{path}.new", path)
+    os.replace(draft, path)
   except OSError:
     with contextlib.suppress(OSError):
-      os.remove(f"{path}.new")
+      os.remove(draft)
     raise
 
 

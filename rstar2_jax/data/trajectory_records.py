@@ -13,6 +13,7 @@ import io
 import json
 import os
 import re
+import zlib
 from typing import Any
 
 from rstar2_jax import errors
@@ -87,13 +88,32 @@ def from_json(value: Mapping[str, Any]) -> Record:
   Raises:
     KeyError, TypeError, ValueError: it is none.
   """
-  return Record(
+  record = Record(
       step=int(value["step"]), trajectory=_trajectory(value),
       pieces=tuple(map(tuple, value["pieces"])), fate=Fate(value["fate"]),
-      advantage=value["advantage"], error_ratio=value["error_ratio"],
-      answer_format=value["answer_format"],
-      learner_logprobs=tuple(value["learner_logprobs"]),
-      entropy=tuple(value["entropy"]))
+      advantage=value["advantage"], error_ratio=float(value["error_ratio"]),
+      answer_format=float(value["answer_format"]),
+      learner_logprobs=tuple(map(float, value["learner_logprobs"])),
+      entropy=tuple(map(float, value["entropy"])))
+  _check(record)
+  return record
+
+
+def _check(record: Record) -> None:
+  """Raises ValueError unless what belongs together has one length."""
+  trajectory = record.trajectory
+  lengths = [len(span.token_ids) for span in trajectory.spans]
+  if [len(pieces) for pieces in record.pieces] != lengths:
+    raise ValueError("pieces are not those of the spans")
+  if not all(isinstance(x, str) for pieces in record.pieces for x in pieces):
+    raise ValueError("pieces are no texts")
+  for name in ("learner_logprobs", "entropy"):
+    if len(getattr(record, name)) not in (0, trajectory.num_sampled_tokens):
+      raise ValueError(f"{name} are not of the sampled tokens")
+  if not isinstance(trajectory.timings, Mapping):
+    raise ValueError("timings are no table")
+  if len(trajectory.tool_calls) != len(trajectory.tool_results):
+    raise ValueError("calls and results are not as many")
 
 
 def file_name(step: int) -> str:
@@ -139,10 +159,13 @@ def read(
 def _read_file(path: str) -> Iterator[Record]:
   number = 0
   try:
+    if not os.path.getsize(path):
+      raise EOFError("the file is empty")
     with gzip.open(path, "rt", encoding="utf-8") as file:
       for number, line in enumerate(file, 1):  # noqa: B007 (named below)
         yield from_json(json.loads(line))
-  except (OSError, EOFError, KeyError, TypeError, ValueError) as e:
+  except (OSError, EOFError, zlib.error, KeyError, TypeError, ValueError,
+          AttributeError) as e:
     raise errors.UserError(
         f"{path}:{number}: no record of a trajectory"
         f" ({type(e).__name__}: {e}); delete the file to go on without") from e

@@ -1,6 +1,7 @@
 """Files that are replaced as a whole."""
 
 import json
+import os
 
 import pytest
 
@@ -20,7 +21,19 @@ def test_values_are_read_back(tmp_path):
 def test_the_old_file_stays_where_the_new_one_fails(tmp_path):
   path = tmp_path / "a.txt"
   output_files.write(str(path), "old", is_durable=True)
-  (tmp_path / "a.txt.new").mkdir()
+  (tmp_path / f"a.txt.{os.getpid()}.new").mkdir()
   with pytest.raises(OSError):
     output_files.write(str(path), "new")
   assert path.read_text() == "old"
+
+
+def test_devices_stay_and_links_are_followed(tmp_path):
+  with pytest.raises(OSError, match="is there and is no file"):
+    output_files.write("/dev/null", "text")
+  assert not os.path.isfile("/dev/null")
+  (tmp_path / "link").symlink_to(tmp_path / "real")
+  (tmp_path / "real.new").write_text("another's")
+  output_files.write(str(tmp_path / "link"), "text")
+  assert (tmp_path / "link").is_symlink()
+  assert (tmp_path / "real").read_text() == "text"
+  assert (tmp_path / "real.new").read_text() == "another's"

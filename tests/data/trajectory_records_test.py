@@ -112,3 +112,38 @@ def test_a_damaged_file_is_named(tmp_path, content):
 def test_no_folder_is_one_line(tmp_path):
   with pytest.raises(errors.UserError, match="no folder of trajectories"):
     list(trajectory_records.read(str(tmp_path / "absent")))
+
+
+def _one_record():
+  span = types.Span(token_ids=(1, 2), source=types.Source.POLICY,
+                    logprobs=(-0.5, -0.5))
+  return trajectory_records.Record(
+      step=0, trajectory=types.Trajectory(
+          prompt=types.Prompt(id="p", problem="?", answer="7"), sample=0,
+          spans=(span,), stop_reason=types.StopReason.ANSWERED, reward=0.0),
+      pieces=(("a", "b"),), fate=trajectory_records.Fate.TRAINED,
+      advantage=1.0, error_ratio=0.5, answer_format=1.0,
+      learner_logprobs=(-0.5, -0.5), entropy=(0.25, 0.25))
+
+
+@pytest.mark.parametrize("change", [
+    {"pieces": [["a"]]}, {"pieces": [["a", 7]]}, {"pieces": []},
+    {"entropy": [0.5]}, {"entropy": ["x", "y"]}, {"learner_logprobs": [1.0]},
+    {"spans": None}, {"tool_calls": [{"turn": 0}]}, {"timings": None},
+    {"fate": "eaten"}, {"error_ratio": None}, {"spans": [7]}, {"prompt": 7}])
+def test_what_does_not_belong_together_is_damage(tmp_path, change):
+  value = trajectory_records.to_json(_one_record())
+  assert trajectory_records.from_json(value) == _one_record()
+  path = tmp_path / trajectory_records.file_name(0)
+  path.write_bytes(gzip.compress(json.dumps(value | change).encode()))
+  with pytest.raises(errors.UserError, match="no record of a trajectory"):
+    list(trajectory_records.read(str(tmp_path)))
+
+
+def test_flipped_bytes_and_empty_files_are_damage(tmp_path):
+  whole = trajectory_records.to_bytes([_one_record()] * 50)
+  path = tmp_path / trajectory_records.file_name(0)
+  for content in (b"", whole[:40] + b"\xff" * 20 + whole[60:], whole[:-9]):
+    path.write_bytes(content)
+    with pytest.raises(errors.UserError, match="no record of a trajectory"):
+      list(trajectory_records.read(str(tmp_path)))

@@ -77,6 +77,8 @@ def test_bad_input_is_one_line(finished, tmp_path):
       (["--served", policy], "--served: needs the servers' --rollout.urls"),
       ([policy, "--problems=0"], "--problems=0: must be positive"),
       ([policy, f"--out={tmp_path}/file/x"], "cannot be written"),
+      ([policy, "--out="], "--out=: must be a folder's name"),
+      ([policy, f"--out={finished.run('stage1')}"], "is a run's folder"),
       ([f"--policy.path={tmp_path}"], "config.json")]:
     done = finished.call("record", *flags)
     assert done.returncode == 2

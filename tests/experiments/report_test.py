@@ -1,10 +1,15 @@
 """`experiments.report`: what the page says of one run and of several."""
 
 import json
+import os
 import pathlib
+import signal
+import stat
 import subprocess
 import sys
 from xml.etree import ElementTree
+
+import pytest
 
 from experiments import stage2
 from rstar2_jax import flag_tables
@@ -31,9 +36,11 @@ def _run_folder(path, *, num_steps=12, is_finished=True, **given):
                   "learner/entropy": None if i == 3 else 0.1}) + "\n"
       for i in range(num_steps)) + '{"step": 99, "roll')  # torn
   if is_finished:
-    (path / "summary.json").write_text(json.dumps({"history": [
-        {"stage": "sft", "pass_at_1": 0.25, "by_source": {"gcd": 0.2}},
-        {"stage": "stage2", "pass_at_1": 0.75, "by_source": {"gcd": 0.7}}]}))
+    (path / "summary.json").write_text(json.dumps({
+        "stage": "stage2", "steps": num_steps, "wall_s": 61.0, "history": [
+            {"stage": "sft", "pass_at_1": 0.25, "by_source": {"gcd": 0.2}},
+            {"stage": "stage2", "pass_at_1": 0.75,
+             "by_source": {"gcd": 0.7}}]}))
   return path
 
 
@@ -95,3 +102,62 @@ def test_bad_input_is_one_line(tmp_path):
     done = _report(*arguments)
     assert done.returncode == 2
     assert said in done.stderr and done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name, content, is_shown", [
+    ("config.json", b"[]", False), ("config.json", b"{", False),
+    ("session.json", b"[1]", False), ("session.json", b"\xff", False),
+    # What is left is shown.
+    ("session.json", b'{"versions": ["a"], "command": {}}', True),
+    ("summary.json", b"[]", True), ("summary.json", b"{}", True),
+    ("summary.json", b'{"history": null}', True),
+    ("summary.json", b'{"history": [1]}', True),
+    ("metrics.jsonl", b'{"step": 0, "rollout/reward": "high"}\n', True),
+    ("metrics.jsonl", b'\xff\xfe\n[1]\n{"step": "x"}\n7\n', True),
+])
+def test_files_of_another_shape_are_one_line_or_left_out(
+    tmp_path, name, content, is_shown):
+  run = _run_folder(tmp_path / "run")
+  (run / name).write_bytes(content)
+  done = _report(run)
+  if is_shown:
+    assert (done.returncode, done.stderr) == (0, "")
+  else:
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1 and name in done.stderr
+
+
+def test_only_files_are_replaced(tmp_path):
+  run = _run_folder(tmp_path / "run")
+  os.mkfifo(tmp_path / "pipe")
+  for output in (tmp_path / "pipe", tmp_path):
+    done = _report(run, f"--output={output}")
+    assert done.returncode == 2
+    assert "is there and is no file" in done.stderr
+  assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+  (tmp_path / "link.html").symlink_to(tmp_path / "real.html")
+  assert _report(run, f"--output={tmp_path}/link.html").returncode == 0
+  assert (tmp_path / "link.html").is_symlink()
+  assert "Warnings" in (tmp_path / "real.html").read_text()
+
+
+def test_a_reader_that_stops_is_no_error(tmp_path):
+  run = _run_folder(tmp_path / "run")
+  done = subprocess.run(
+      ["bash", "-c", f'"{sys.executable}" -m experiments.report "{run}" | :;'
+       ' echo "${PIPESTATUS[0]}"'], cwd=_ROOT, text=True, capture_output=True,
+      check=False)
+  assert done.stderr == ""
+  assert done.stdout.strip() in ("0", str(128 + signal.SIGPIPE))
+
+
+def test_folder_names_need_not_be_text(tmp_path):
+  run = _run_folder(tmp_path / "run")
+  strange = os.fsencode(tmp_path) + b"/a\xffb"
+  os.rename(run, strange)
+  done = subprocess.run(
+      [sys.executable, "-m", "experiments.report", strange,
+       "--output", str(tmp_path / "r.html")], cwd=_ROOT, capture_output=True,
+      check=False)
+  assert (done.returncode, done.stderr) == (0, b"")
+  assert "a\ufffdb" in (tmp_path / "r.html").read_text(encoding="utf-8")
