@@ -11,7 +11,6 @@ import socket
 import subprocess
 import sys
 import time
-from typing import Any
 
 from sandbox_runner import rootfs
 from sandbox_runner import slot_link
@@ -218,15 +217,6 @@ class Pool:
         future.cancel()
       elif not future.cancelled() and future.exception() is None:
         future.result().close()
-
-  def debug_pids(self) -> dict[str, Any]:
-    """Processes by role, for tests that kill them."""
-    zygotes = {
-        tier: future.result().process.pid
-        for tier, future in self._zygotes.items()
-        if future.done() and future.exception() is None
-    }
-    return {'zygotes': zygotes}
 
 
 def _has_ended(pidfd: int) -> bool:

@@ -42,23 +42,10 @@ class Status(enum.StrEnum):
     """True if the program is not to blame; the caller may retry."""
     return self in _INFRASTRUCTURE
 
-  @property
-  def is_program_error(self) -> bool:
-    """True if the program that was sent is to blame."""
-    return self in _PROGRAM_ERRORS
-
 
 _INFRASTRUCTURE = frozenset(
     {Status.CANCELLED, Status.QUEUE_TIMEOUT, Status.SANDBOX_UNAVAILABLE}
 )
-_PROGRAM_ERRORS = frozenset({
-    Status.SYNTAX_ERROR,
-    Status.RUNTIME_ERROR,
-    Status.TIMEOUT,
-    Status.MEMORY_LIMIT,
-    Status.OUTPUT_LIMIT,
-    Status.KILLED,
-})
 
 
 class Tier(enum.StrEnum):

@@ -123,11 +123,6 @@ class Scheduler:
     """Calls that run."""
     return self._running
 
-  @property
-  def service_s(self) -> float:
-    """Smoothed time that a call holds its slot, in seconds."""
-    return self._service_s
-
   async def execute(
       self, request: protocol.ExecuteRequest, *, tier: str | None = None
   ) -> protocol.ExecuteResult:

@@ -18,7 +18,6 @@ CLONE_NEWUSER = 0x10000000
 CLONE_NEWPID = 0x20000000
 CLONE_NEWNET = 0x40000000
 
-MS_RDONLY = 1
 MS_NOSUID = 2
 MS_NODEV = 4
 MS_NOEXEC = 8
@@ -66,11 +65,6 @@ _CAP_HEADER = _CapHeader(0x20080522, 0)
 _NO_CAPS = (ctypes.c_uint32 * 6)()
 _CAP_HEADER_REF = ctypes.byref(_CAP_HEADER)
 _NO_CAPS_REF = ctypes.byref(_NO_CAPS)
-
-
-def machine_supported() -> bool:
-  """True if this processor's call numbers are known."""
-  return _PIVOT_ROOT >= 0
 
 
 def _check(result: int, what: str) -> int:

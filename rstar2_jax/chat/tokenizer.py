@@ -36,7 +36,6 @@ class Tokenizer:
     vocab_size: one more than the largest id; a padded LM head may be larger.
     im_end_id: id that ends every turn.
     stop_ids: ids that end sampling: end of turn and, if any, end of text.
-    pad_id: id for padding; never looked at.
   """
 
   def __init__(
@@ -67,7 +66,6 @@ class Tokenizer:
     self.stop_ids: tuple[int, ...] = tuple(
         ids[mark] for mark in (template.IM_END, template.END_OF_TEXT)
         if mark in ids)
-    self.pad_id: int = self.stop_ids[-1]
     self.vocab_size: int = max(
         self._backend.get_vocab(with_added_tokens=True).values()) + 1
     self._special_ids = frozenset(

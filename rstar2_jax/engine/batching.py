@@ -34,10 +34,7 @@ class Counters:
   retracted: int = 0
   prompt_tokens: int = 0
   cached_tokens: int = 0  # prompt tokens that were not computed again
-  computed_tokens: int = 0  # prompt tokens that were
   sampled_tokens: int = 0
-  prefill_dispatches: int = 0
-  decode_dispatches: int = 0
 
 
 class Batcher:
@@ -159,8 +156,6 @@ class Batcher:
     self._note_cached(slots)
     self.device.prefill(slots, self.slots.ids, starts, counts)
     self.slots.advance_prefill(slots, counts)
-    self.counters.prefill_dispatches += 1
-    self.counters.computed_tokens += int(counts.sum())
     return True
 
   def _note_cached(self, slots: np.ndarray) -> None:
@@ -187,7 +182,6 @@ class Batcher:
     out = self.device.decode(
         slots, controls, self._chosen[slots] if is_rich else None,
         num_positions=int(num_known.max()) + self.device.config.decode_steps)
-    self.counters.decode_dispatches += 1
     self._collect(slots, out)
 
   def _collect(self, slots: np.ndarray, out: steps.Sampled) -> None:

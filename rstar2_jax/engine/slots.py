@@ -70,16 +70,6 @@ class Slots:
     """Slots with a request."""
     return int(np.count_nonzero(self.state))
 
-  @property
-  def num_used_tokens(self) -> int:
-    """KV entries that running requests hold."""
-    return int(self.num_cached[self.state != State.IDLE].sum())
-
-  @property
-  def num_reusable_tokens(self) -> int:
-    """KV entries kept for reuse in idle slots."""
-    return int(self.num_cached[self.state == State.IDLE].sum())
-
   def admit(self, request: requests.Request) -> int | None:
     """Gives a request a slot; None if all are taken."""
     idle = self._free_destinations()

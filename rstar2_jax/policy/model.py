@@ -316,14 +316,6 @@ def extend(
   return final_norm(params, config, x), KVCache(k, v)
 
 
-def init_cache(config: ModelConfig, batch: int, length: int) -> KVCache:
-  """An empty cache of `length` entries for `batch` sequences."""
-  shape = (config.num_layers, batch, length, config.num_kv_heads,
-           config.head_dim)
-  dtype = jnp.dtype(config.dtype)
-  return KVCache(jnp.zeros(shape, dtype), jnp.zeros(shape, dtype))
-
-
 def logits(
     params: Params, config: ModelConfig, hidden_states: jax.Array
 ) -> jax.Array:

@@ -30,15 +30,6 @@ def grade(trajectory: types.Trajectory) -> types.Trajectory:
   return dataclasses.replace(trajectory, reward=float(is_right))
 
 
-def grade_groups(
-    groups: Sequence[types.TrajectoryGroup],
-) -> list[types.TrajectoryGroup]:
-  """Groups with every trajectory graded."""
-  return [dataclasses.replace(
-      group, trajectories=tuple(grade(t) for t in group.trajectories))
-          for group in groups]
-
-
 def take_off_tool_errors(
     groups: Sequence[types.TrajectoryGroup], penalty: float
 ) -> list[types.TrajectoryGroup]:

@@ -195,7 +195,7 @@ def test_transformers_encodes_a_saved_folder_alike(
 def test_transformers_knows_the_marks_of_a_saved_folder(
     tokenizer, hf_tokenizer):
   assert hf_tokenizer.eos_token_id == tokenizer.im_end_id
-  assert hf_tokenizer.pad_token_id == tokenizer.pad_id
+  assert hf_tokenizer.pad_token_id == tokenizer.stop_ids[-1]
   assert len(hf_tokenizer) == tokenizer.vocab_size
 
 

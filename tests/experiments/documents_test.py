@@ -1,8 +1,9 @@
 """What the documents tell people to type, checked; and run, where it can be.
 
 Commands stand in blocks marked `sh`. A block marked `sh needs=THING` needs
-hardware, servers or data that a test has not: its flags are checked, and it is
-not run. All others are run by the slow test at the tiny size.
+hardware, servers, or minutes for a measurement: its flags are checked, and it
+is not run. All others are run: by the slow test at the tiny size, or by the
+tests of the servers and scripts that they start.
 """
 
 import importlib
@@ -96,7 +97,8 @@ def _check_module(name, arguments):
 
 def test_documents_have_commands():
   assert len(_COMMANDS) > 25
-  assert {needs for _, _, needs in _COMMANDS} == {"", "gpu", "tpu", "servers"}
+  assert {needs for _, _, needs in _COMMANDS} == {
+      "", "gpu", "tpu", "servers", "minutes"}
 
 
 @pytest.mark.parametrize("document, command", [
@@ -137,7 +139,7 @@ def test_flags_that_documents_name_exist():
 _LONG = (
     *_SCRIPTS, "curl", "pip",
     "python -m sandbox_runner", "python -m rstar2_jax.engine",  # servers: below
-    "python -m experiments.benchmarks.", "python -m tests.build_files")
+    "python -m tests.build_files")
 _RUN = sorted({command for _, command, needs in _COMMANDS
                if not needs and not command.startswith(_LONG)})
 

@@ -92,7 +92,7 @@ def test_packed_rows_equal_rows_of_their_own():
 def test_chunks_with_a_cache_equal_one_pass(chunks):
   params = random_params(QWEN3)
   tokens = np.random.default_rng(2).integers(0, 97, (3, 20))
-  cache, start, parts = model.init_cache(QWEN3, 3, 32), 0, []
+  cache, start, parts = _empty_cache(QWEN3, 3, 32), 0, []
   for size in chunks:
     positions = np.broadcast_to(np.arange(start, start + size), (3, size))
     states, cache = model.extend(
@@ -106,7 +106,7 @@ def test_chunks_with_a_cache_equal_one_pass(chunks):
 
 def test_padding_of_a_chunk_writes_nothing():
   params = random_params(QWEN3)
-  empty = model.init_cache(QWEN3, 1, 8)
+  empty = _empty_cache(QWEN3, 1, 8)
   _, cache = model.extend(
       params, QWEN3, jnp.array([[5, 6, 7]]), jnp.array([[0, 8, 2**30]]), empty)
   assert np.abs(np.asarray(cache.k[:, 0, 0])).min() > 0
@@ -174,3 +174,9 @@ def test_bfloat16_stays_near_float32():
 def test_other_architectures_are_refused_by_name(change, message):
   with pytest.raises(ValueError, match=message):
     model.ModelConfig.from_hf(QWEN3.to_hf() | change)
+
+
+def _empty_cache(config, batch, length):
+  shape = (config.num_layers, batch, length, config.num_kv_heads,
+           config.head_dim)
+  return model.KVCache(jnp.zeros(shape), jnp.zeros(shape))

@@ -77,17 +77,6 @@ def test_only_the_reward_changes():
       before.turn_texts, before.stop_reason, before.prompt)
 
 
-def test_groups_are_graded_in_place_and_order():
-  texts = [RIGHT, WRONG, RIGHT]
-  group = types.TrajectoryGroup(
-      prompt=types.Prompt(id="p", problem="?", answer="42"),
-      trajectories=tuple(map(_trajectory, texts)))
-  (graded,) = reward.grade_groups([group])
-  assert graded.rewards.tolist() == [1.0, 0.0, 1.0]
-  assert [t.turn_texts for t in graded.trajectories] == [(t,) for t in texts]
-  assert reward.grade_groups([]) == []
-
-
 OK = types.ToolResult(status=types.ToolStatus.SUCCESS)
 BAD = types.ToolResult(status=types.ToolStatus.RUNTIME_ERROR)
 OURS = types.ToolResult(status=types.ToolStatus.SANDBOX_UNAVAILABLE)
@@ -96,8 +85,8 @@ OURS = types.ToolResult(status=types.ToolStatus.SANDBOX_UNAVAILABLE)
 def _rewards_less(penalty, *trajectories):
   group = types.TrajectoryGroup(
       prompt=types.Prompt(id="p", problem="?", answer="42"),
-      trajectories=trajectories)
-  (less,) = reward.take_off_tool_errors(reward.grade_groups([group]), penalty)
+      trajectories=tuple(map(reward.grade, trajectories)))
+  (less,) = reward.take_off_tool_errors([group], penalty)
   return [t.reward for t in less.trajectories]
 
 
