@@ -179,6 +179,9 @@ def test_ctrl_c_gives_up_an_answer_and_ctrl_d_ends(finished, silent_url):
       break
     os.write(main, b"\x03")
   assert "[given up]" in said
+  said = said.partition("[given up]")[2]
+  while "\n> " not in said:  # before the prompt the end would be lost
+    said += _read_for(main, 1.0)
   os.write(main, b"\x04")
   assert process.wait(timeout=60) == 0
   assert process.stderr.read() == b""
